@@ -24,9 +24,9 @@ from typing import Any
 
 from headway.jobs.files import LocalFiles
 from headway.jobs.owner import Owner
-from headway.jobs.plan import write_line_numbers
+from headway.jobs.plan import make_plan_without_files
 from headway.jobs.protocol import ChunkProtocol, Timing
-from headway.jobs.results import ChunkResult, decode
+from headway.jobs.results import ChunkResult, decode_result
 from headway.jobs.status import read_status
 
 _CHUNK_S = 60.0  # virtual time that a chunk takes
@@ -66,7 +66,7 @@ class CountedFiles(LocalFiles):
 def simulate(folder: Path, num_lines: int, num_workers: int, chunk_lines: int = 4096, seed: int = 1) -> Scale:
     """Run the workers until all chunks are done."""
     begin, draws, counts = time.monotonic(), random.Random(seed), Counter[str]()
-    plan = write_line_numbers(folder, num_lines, chunk_lines)
+    plan = make_plan_without_files(folder, num_lines, chunk_lines)
     now, deaths, number = 0.0, 0, 0
     queue: list[tuple[float, int, Callable[[], None]]] = []
 
@@ -126,7 +126,9 @@ def simulate(folder: Path, num_lines: int, num_workers: int, chunk_lines: int = 
     assert status.is_done
     lines = 0
     for chunk in plan.chunks():
-        header, output = decode((folder / "results" / f"{chunk.index // 1000:04d}" / str(chunk.index)).read_bytes())
+        header, output = decode_result(
+            (folder / "results" / f"{chunk.index // 1000:04d}" / str(chunk.index)).read_bytes()
+        )
         assert output == f"{lines + 1} {chunk.num_lines}\n".encode()
         lines += header["lines"]
     return Scale(

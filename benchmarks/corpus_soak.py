@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from itertools import cycle, islice
 from pathlib import Path
 
-from headway.jobs.join import missing_chunks
+from headway.jobs.join import count_missing_chunks
 from headway.jobs.plan import Plan
 
 _LEASE_S = 9.0
@@ -45,7 +45,7 @@ class Soak:
         """Disturb the workers until the job is done, about evenly over ``seconds``."""
         plan = Plan(self.folder)
         pause = seconds / max(sum(self.left.values()), 1)
-        while missing_chunks(plan):
+        while count_missing_chunks(plan):
             self.commands = [command for command in self.commands if command.poll() is None]
             wanted = self.draws.choice((1, 2, 2, 3))  # workers are added and removed
             while len(self.commands) < wanted:

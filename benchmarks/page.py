@@ -34,11 +34,11 @@ from serving import QUEUE_SECONDS, TARGET_LENGTH, random_model, service
 
 import headway
 from headway.hardware import processor_name
-from headway.serve.page import SHARED
+from headway.serve.page import SHARED_INSPECTION_FILES
 
 PACKAGE = Path(headway.__file__).parent
 FILES = [path for path in (PACKAGE / "serve" / "assets").rglob("*") if path.is_file()]
-FILES += [PACKAGE / "inspection" / "assets" / name for name in SHARED]
+FILES += [PACKAGE / "inspection" / "assets" / name for name in SHARED_INSPECTION_FILES]
 WORDS, LONG_CHARACTERS, KEYS = 15, 100_000, 60
 LOOKS: dict[str, dict[str, Any]] = {
     "light": {},

@@ -37,11 +37,11 @@ from headway.decode.request import DecodingOptions
 from headway.engine.shortlist_file import SHORTLIST_FILE
 from headway.errors import CheckpointError, ConfigError, TrainingError
 from headway.interop.hub import model_folder
-from headway.jobs.join import join
+from headway.jobs.join import join_results
 from headway.jobs.line_map import ConvertedBatch, ConvertedLine, Line
 from headway.jobs.plan import JOB_FILE, JobChunk, JobRequest, Plan, make_plan
 from headway.jobs.results import ChunkResult
-from headway.jobs.reuse import remove_damaged, store_result, take_over_results, unfinished
+from headway.jobs.reuse import iter_unfinished_chunks, remove_damaged_results, reuse_results, store_result
 from headway.jobs.worker import Worker
 from headway.predict import Translator, load_translator
 from headway.storage import atomic_write, atomic_write_text, checksum, lock_file
@@ -126,11 +126,11 @@ def distill(
         progress = _TranslationProgress(missing, listener)
         for number, (plan, (_, languages)) in enumerate(zip(plans, work, strict=True)):
             for earlier in plans[:number]:
-                take_over_results(plan, earlier)
+                reuse_results(plan, earlier)
             teacher_map = _TeacherMap(translator, options, recipe.data.filter.max_length, languages)
             Worker(plan, teacher_map, in_order=True, on_chunk=progress.count).run()
         for number, plan in enumerate(plans):
-            join(plan, home / f"train-{number}.jsonl")
+            join_results(plan, home / f"train-{number}.jsonl")
         for unused in {*(home / "jobs").iterdir()} - {plan.folder.parent for plan in plans}:
             shutil.rmtree(unused)
         shutil.rmtree(
@@ -215,10 +215,10 @@ def _make_job(
     if is_new:
         _write_jsonl(pairs, _pairs(corpus, folder, recipe))
     plan = make_plan(job / "plan", JobRequest("distill", options, {"teacher": teacher_key}, [[pairs]], _CHUNK_PAIRS))
-    remove_damaged(plan)
+    remove_damaged_results(plan)
     for other in sorted((home / "jobs").glob(f"*/plan/{JOB_FILE}")):
         if other.parent != plan.folder:
-            take_over_results(plan, Plan(other.parent))
+            reuse_results(plan, Plan(other.parent))
     _take_over_pieces(plan, home / "pieces", (teacher_key, beam_size, recipe.data.filter.max_length), languages)
     return plan, is_new
 
@@ -226,7 +226,7 @@ def _make_job(
 def _take_over_pieces(plan: Plan, folder: Path, key: tuple[str, int, int], languages: _Languages) -> None:
     """Store translations from an older version, which wrote one file per chunk, as the results of their chunks."""
     source_language = languages["source_language"]
-    for chunk in list(unfinished(plan)) if folder.is_dir() else []:
+    for chunk in list(iter_unfinished_chunks(plan)) if folder.is_dir() else []:
         pairs = [json.loads(line[0]) for line in plan.read_lines(chunk)]
         sources = [pair["source"] for pair in pairs]
         content = (*key, languages["target_language"], sources, *([source_language] if source_language else []))
@@ -246,7 +246,7 @@ def _record(pair: dict[str, str], target: str) -> str:
 
 def _missing_chunks(plans: Iterable[Plan]) -> dict[int, int]:
     """Return the number of sources in each chunk without translations. Identical chunks are counted once."""
-    return {chunk.digest: chunk.num_lines for plan in plans for chunk in unfinished(plan)}
+    return {chunk.digest: chunk.num_lines for plan in plans for chunk in iter_unfinished_chunks(plan)}
 
 
 class _TeacherMap:
@@ -277,7 +277,7 @@ class _TeacherMap:
         targets = {source: translation.text for source, translation in zip(sources, translations, strict=True)}
         return ConvertedBatch([ConvertedLine(_record(pair, targets[pair["source"]])) for pair in pairs])
 
-    def failed_line(self, line: Line, number: int, location: str, reason: str) -> ConvertedLine:
+    def make_failed_line(self, line: Line, number: int, location: str, reason: str) -> ConvertedLine:
         """Raise an error: every source must be translated."""
         raise TrainingError(reason, where=f"{location}, line {number}")
 

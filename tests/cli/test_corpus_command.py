@@ -138,7 +138,7 @@ def test_a_model_that_changes_is_noticed(folders: dict[str, Path], tmp_path: Pat
 
 def test_mistakes_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
     model, source = folders["translator"], folders["source"]
-    assert_refused(run("corpus", "work", tmp_path), r"no job, because it has no job\.json")
+    assert_refused(run("corpus", "work", tmp_path), r"not a job folder, because it has no job\.json")
     assert_refused(run("corpus", "translate", model, tmp_path / "gone", "-o", tmp_path / "x"), "gone: no such file")
     words = ("corpus", "translate", model, source, "-o", tmp_path / "x")
     assert_refused(run(*words, "--field", "text"), "--field applies only to .jsonl and .tsv files")

@@ -188,7 +188,7 @@ def test_the_service_takes_names(converted: Path, tmp_path: Path) -> None:
 
 def test_the_check_of_the_service_says_what_the_start_downloads(converted: Path) -> None:
     ended = run("serve", NAME, "hf:other/model", "--check", "--port", 0)
-    assert "hf:other/model has not been converted yet; starting the service downloads it" in ended.out, ended.err
+    assert "hf:other/model has not been downloaded yet; the service downloads it when it starts" in ended.out, ended.err
 
 
 WEIGHTS = {"model.safetensors", "pytorch_model.bin", "tf_model.h5", "flax_model.msgpack", "rust_model.ot"}

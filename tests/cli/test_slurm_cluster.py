@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from command_line import run
 
-from headway.jobs.join import join, missing_chunks
+from headway.jobs.join import count_missing_chunks, join_results
 from headway.jobs.plan import Plan
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "scontrol")
@@ -112,14 +112,14 @@ def test_later_rounds_finish_what_ended_ones_give_back(cluster: None, tmp_path: 
     plan, until = Plan(tmp_path / "job"), time.monotonic() + 600
 
     def wait_until_only(num_chunks: int) -> None:
-        while missing_chunks(plan) > num_chunks:
+        while count_missing_chunks(plan) > num_chunks:
             assert time.monotonic() < until, [path.read_text() for path in (plan.folder / "logs").iterdir()]
             time.sleep(0.5)
 
     for _ in range(2):
-        wait_until_only(missing_chunks(plan) - 10)  # the workers of this round have begun
+        wait_until_only(count_missing_chunks(plan) - 10)  # the workers of this round have begun
         subprocess.run(["scancel", "--batch", "--signal=TERM", "--state=RUNNING", "--user=root"], check=True)
     wait_until_only(0)
-    join(plan, tmp_path / "out", verify=True)
+    join_results(plan, tmp_path / "out", verify=True)
     assert list((plan.folder / "leases").rglob("*.released"))
     assert (tmp_path / "out").read_text() == run("translate", folders["translator"], "-i", source, *float32).out

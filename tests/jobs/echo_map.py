@@ -37,13 +37,13 @@ class EchoMap:
             if text == "stop":
                 raise HeadwayError("the operation stops", where=f"{location}, line {number}")
             if text == "bad":
-                batch.lines.append(self.failed_line(line, number, location, "a bad line"))
+                batch.lines.append(self.make_failed_line(line, number, location, "a bad line"))
             else:
                 batch.lines.append(ConvertedLine(f"{number} {text.upper()}\n"))
                 batch.counts["lines"] += 1
         return batch
 
-    def failed_line(self, line: Line, number: int, location: str, reason: str) -> ConvertedLine:
+    def make_failed_line(self, line: Line, number: int, location: str, reason: str) -> ConvertedLine:
         return ConvertedLine("\n", reason)
 
 

@@ -17,7 +17,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 from headway.jobs.owner import Owner
 from headway.jobs.protocol import ChunkProtocol, Lease, Timing, result_name
-from headway.jobs.results import ChunkResult, DamagedResultError, decode
+from headway.jobs.results import ChunkResult, DamagedResultError, decode_result
 
 TIMING = Timing(renew_s=20, expire_s=180, poll_s=20)
 _CACHED_S = 60.0
@@ -91,7 +91,7 @@ class Simulation:
         for chunk in range(self.num_chunks):
             content = self.server.content.get(result_name(chunk))
             try:
-                if content is None or decode(content, verify=True)[1] != expected(chunk):
+                if content is None or decode_result(content, verify=True)[1] != expected(chunk):
                     problems.append(f"chunk {chunk} is lost or changed")
             except DamagedResultError:
                 problems.append(f"chunk {chunk} is damaged")

@@ -16,7 +16,7 @@ from echo_map import EchoMap, echo_plan
 
 from headway.errors import ConfigError, HeadwayError, OutputError
 from headway.jobs.files import LocalFiles
-from headway.jobs.join import join, missing_chunks
+from headway.jobs.join import count_missing_chunks, join_results
 from headway.jobs.owner import Owner
 from headway.jobs.plan import Plan
 from headway.jobs.processes import WorkersStopped, run_workers
@@ -35,7 +35,7 @@ def plan_of(folder: Path, *lines: str, chunk_lines: int = 3) -> Plan:
 
 def joined(plan: Plan) -> list[str]:
     output = plan.folder.parent / "out"
-    join(plan, output, verify=True)
+    join_results(plan, output, verify=True)
     return output.read_text().split("\n")[:-1]
 
 
@@ -43,7 +43,7 @@ def test_failed_lines_stay_in_their_places(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, "a", "bad", "c", "d", "bad")
     Worker(plan, EchoMap()).run()
     assert joined(plan) == ["1 A", "", "3 C", "4 D", ""]
-    result = join(plan, tmp_path / "out", failures=tmp_path / "failed.jsonl")
+    result = join_results(plan, tmp_path / "out", failures=tmp_path / "failed.jsonl")
     assert (result.num_lines, result.num_failed, result.counts) == (5, 2, {"lines": 3})
     failed = [json.loads(line) for line in (tmp_path / "failed.jsonl").read_text().splitlines()]
     assert failed == [{"file": str(tmp_path / "in"), "line": number, "reason": "a bad line"} for number in (2, 5)]
@@ -76,7 +76,7 @@ def test_a_line_that_ends_workers_is_found(tmp_path: Path) -> None:
     leave_lease(plan, 0, 1)
     Worker(plan, EchoMap()).run()
     assert joined(plan) == ["1 A", "2 B", "3 C", "4 D", "", "6 F"]
-    assert [line.reason for line in read_status(plan).failures] == ["ends the process that works on it (SIGKILL)"]
+    assert [line.reason for line in read_status(plan).failures] == ["crashes the process that converts it (SIGKILL)"]
 
 
 def test_an_error_of_the_operation_ends_the_job_and_releases_the_chunk(tmp_path: Path) -> None:
@@ -177,6 +177,6 @@ class TestProcesses:
         with pytest.raises(WorkersStopped):
             run_workers([SUPERVISE, str(plan.folder), "2"], one_thread=True)
         assert time.monotonic() - begin < 20
-        assert missing_chunks(plan) == 2
+        assert count_missing_chunks(plan) == 2
         assert len(list((plan.folder / "leases").rglob("*.released"))) == 2
         assert list((plan.folder / "temporary").glob("*")) == []

@@ -10,9 +10,9 @@ import zstandard
 from echo_map import EchoMap, echo_plan
 
 from headway.errors import CheckpointError, DataError, OutputError
-from headway.jobs.join import join
+from headway.jobs.join import join_results
 from headway.jobs.plan import Plan
-from headway.jobs.protocol import FOLDER_CHUNKS
+from headway.jobs.protocol import CHUNKS_PER_FOLDER
 from headway.jobs.worker import Worker
 
 LINES = {
@@ -29,7 +29,7 @@ LINES = {
 
 def results(plan: Plan, output: Path) -> bytes:
     Worker(plan, EchoMap()).run()
-    join(plan, output, verify=True)
+    join_results(plan, output, verify=True)
     return output.read_bytes()
 
 
@@ -54,7 +54,7 @@ def test_several_files_and_one_output_for_each(tmp_path: Path) -> None:
     expected = [f"{n} X\n" for n in (1, 2, 3, 4, 5)], [f"{n} X\n" for n in (1, 2, 3, 4)]
     assert results(plan, tmp_path / "all").decode() == "".join(expected[0] + expected[1])
     (tmp_path / "each").mkdir()
-    join(plan, tmp_path / "each")
+    join_results(plan, tmp_path / "each")
     found = [(tmp_path / "each" / path.name).read_text() for path in paths]
     assert found == ["".join(expected[0]), "", "".join(expected[1])]
 
@@ -135,16 +135,16 @@ def test_unfinished_jobs_and_damaged_results_are_not_joined(tmp_path: Path) -> N
     (tmp_path / "in").write_text("a\n" * 5)
     plan = echo_plan(tmp_path / "job", [tmp_path / "in"])
     with pytest.raises(CheckpointError, match="2 of 2 chunks have no result yet"):
-        join(plan, tmp_path / "out")
+        join_results(plan, tmp_path / "out")
     results(plan, tmp_path / "out")
     result = plan.folder / "results" / "0000" / "0"
     result.write_bytes(result.read_bytes().replace(b"1 A", b"1 B"))
-    join(plan, tmp_path / "out")
-    with pytest.raises(DataError, match="its content differs from its checksum"):
-        join(plan, tmp_path / "out", verify=True)
+    join_results(plan, tmp_path / "out")
+    with pytest.raises(DataError, match="its content does not match its checksum"):
+        join_results(plan, tmp_path / "out", verify=True)
     result.write_bytes(result.read_bytes()[:-1])
     with pytest.raises(DataError, match="damaged: it has 11 bytes instead of 12"):
-        join(plan, tmp_path / "out")
+        join_results(plan, tmp_path / "out")
 
 
 def test_a_job_can_be_moved_together_with_its_inputs(tmp_path: Path) -> None:
@@ -154,11 +154,11 @@ def test_a_job_can_be_moved_together_with_its_inputs(tmp_path: Path) -> None:
     (tmp_path / "here").rename(tmp_path / "there")
     plan = echo_plan(tmp_path / "there" / "job", [tmp_path / "there" / "in"])
     assert results(plan, tmp_path / "out") == b"1 A\n"
-    assert plan.location(plan.chunk(0)) == str(tmp_path / "there" / "in")
+    assert plan.input_name(plan.chunk(0)) == str(tmp_path / "there" / "in")
 
 
 def test_a_folder_without_a_job(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"no job, because it has no job\.json"):
+    with pytest.raises(CheckpointError, match=r"not a job folder, because it has no job\.json"):
         Plan(tmp_path)
 
 
@@ -169,13 +169,13 @@ def test_inputs_of_one_name_are_not_joined_to_a_folder(tmp_path: Path) -> None:
     plan = echo_plan(tmp_path / "job", [tmp_path / "a" / "in"], [tmp_path / "b" / "in"])
     results(plan, tmp_path / "out")
     with pytest.raises(OutputError, match="several inputs are named in"):
-        join(plan, tmp_path / "a")
+        join_results(plan, tmp_path / "a")
 
 
 @pytest.mark.slow
 def test_more_chunks_than_a_folder_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", lambda descriptor: None)
-    (tmp_path / "in").write_text("x\n" * (FOLDER_CHUNKS + 5))
+    (tmp_path / "in").write_text("x\n" * (CHUNKS_PER_FOLDER + 5))
     plan = echo_plan(tmp_path / "job", [tmp_path / "in"], chunk_lines=1)
-    assert results(plan, tmp_path / "out").count(b"\n") == FOLDER_CHUNKS + 5
+    assert results(plan, tmp_path / "out").count(b"\n") == CHUNKS_PER_FOLDER + 5
     assert len(list((plan.folder / "results").iterdir())) == 2

@@ -24,7 +24,7 @@ QUICK, SLOW, PARTS = 60, int(os.environ.get("HEADWAY_SCHEDULES", "20000")), 20
 @pytest.fixture
 def small_folders(monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder has two chunks, so that schedules of a few chunks have several folders."""
-    monkeypatch.setattr("headway.jobs.protocol.FOLDER_CHUNKS", 2)
+    monkeypatch.setattr("headway.jobs.protocol.CHUNKS_PER_FOLDER", 2)
 
 
 def first_problem(seeds: range, protocol: type[ChunkProtocol] = ChunkProtocol) -> tuple[int, list[str]] | None:
@@ -122,7 +122,7 @@ def test_a_released_chunk_is_free_at_once(tmp_path: Path) -> None:
     first.release(lease)
     again = second.next_lease()
     assert again is not None
-    assert (again.generation, again.needs_care) == (1, False)
+    assert (again.generation, again.needs_isolation) == (1, False)
     assert not first.renew(lease)
     second.commit(again, ChunkResult(b"one\n", 1), {})
     assert second.next_lease() is None
@@ -142,7 +142,7 @@ def test_a_chunk_whose_owners_have_died_twice_needs_care(tmp_path: Path) -> None
         )
         lease = protocol.next_lease()
         assert lease is not None
-        assert (lease.generation, lease.needs_care) == (number, number == 2)
+        assert (lease.generation, lease.needs_isolation) == (number, number == 2)
 
 
 class WithoutLinks(LocalFiles):

@@ -16,7 +16,7 @@ import uvicorn
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
-from headway.serve.api_table import error_for_url
+from headway.serve.api_table import error_reply_for_url
 from headway.serve.app import make_app
 from headway.serve.clients import Client
 from headway.serve.config import KeyConfig, LimitsConfig, ModelConfig, ServeConfig
@@ -66,7 +66,7 @@ def make_service(models: Mapping[str, Any], **settings: Any) -> Service:
     """Return a service with these models, by name."""
     config = ServeConfig(models=tuple(ModelConfig(path=name, name=name) for name in models), **settings)
     store = GlossaryStore(None, max_glossaries=10, max_characters=1_000_000)
-    return Service(config, ModelPool.of_fleet(InProcessFleet(models)), 1, store, Usage(None))
+    return Service(config, ModelPool.from_fleet(InProcessFleet(models)), 1, store, Usage(None))
 
 
 def make_test_app(service: Service) -> ASGIApp:
@@ -86,7 +86,7 @@ def application(models: Mapping[str, Any] | Path, **settings: Any) -> TestClient
 def listening(app: ASGIApp) -> Iterator[str]:
     """Serve an application on a free port, in a thread, and yield its URL."""
     connection = partial(
-        BoundedHttpConnection, limits=LimitsConfig, received=ReceivedBytes(LimitsConfig), error=error_for_url
+        BoundedHttpConnection, limits=LimitsConfig, received=ReceivedBytes(LimitsConfig), error=error_reply_for_url
     )
     settings = uvicorn.Config(
         app,

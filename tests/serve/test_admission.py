@@ -73,8 +73,10 @@ def test_the_queue_is_bounded_in_tokens_and_in_seconds_and_says_when_to_come_aga
         for _ in range(40):
             async with admission.enter(400, "a", 0):
                 clock.now += 8.0
-        assert admission.tokens == 0
-        rate = admission.rate  # 50 tokens per second, of which 10 seconds are 500 tokens; the last 8 seconds count most
+        assert admission.unfinished_tokens == 0
+        rate = (
+            admission.tokens_per_second
+        )  # 50 tokens per second, of which 10 seconds are 500 tokens; the last 8 seconds count most
         assert rate == pytest.approx(50, rel=0.5)
         async with admission.enter(450, "a", 0):
             with pytest.raises(OverloadedError) as full:
@@ -82,7 +84,7 @@ def test_the_queue_is_bounded_in_tokens_and_in_seconds_and_says_when_to_come_aga
                     pass
             assert full.value.retry_after == math.ceil(350 / rate)
             async with admission.enter(500, "a", 0):  # 450 tokens before it are less than ten seconds
-                assert admission.tokens == 950
+                assert admission.unfinished_tokens == 950
                 with pytest.raises(OverloadedError) as late:
                     async with admission.enter(10, "a", 0):
                         pass
@@ -150,7 +152,7 @@ def test_what_fits_into_the_batches_is_not_refused_for_the_time_it_takes() -> No
             slots=9, max_tokens=500, max_seconds=0.1, batch_tokens=300, first_rate=100.0, clock=Clock()
         )
         async with admission.enter(150, "a", 0), admission.enter(150, "b", 0):
-            assert admission.seconds == 3.0
+            assert admission.estimated_seconds == 3.0
             async with admission.enter(10, "c", 0):  # 300 tokens before it
                 with pytest.raises(OverloadedError) as late:  # and 310 before this one
                     admission.check_capacity(10)
@@ -170,14 +172,14 @@ def test_the_speed_of_a_burst_is_not_forgotten_at_once() -> None:
             for _ in range(50):
                 await stack.enter_async_context(admission.enter(100, "a", 0))
             clock.now += 5.0
-        full = admission.rate
+        full = admission.tokens_per_second
         assert full == pytest.approx(1000, rel=0.01)
         async with admission.enter(10, "a", 0):
             clock.now += 2.0
-        assert 0.5 * full < admission.rate < full
+        assert 0.5 * full < admission.tokens_per_second < full
         async with admission.enter(10, "a", 0):
             clock.now += 200.0
-        assert admission.rate < 10
+        assert admission.tokens_per_second < 10
 
     asyncio.run(check())
 
@@ -217,11 +219,11 @@ def test_room_is_kept_for_jobs_that_enter_later() -> None:
                     admission.check_capacity(10**6, name)
             give_back(999_000)
             async with admission.enter(999_000, "a", 0, has_room=True):
-                assert admission.tokens == 10**6
-            assert admission.tokens == 1000
+                assert admission.unfinished_tokens == 10**6
+            assert admission.unfinished_tokens == 1000
             give_back(10**6)  # no more than there is
-            assert admission.tokens == 0
-        assert (admission.tokens, admission.num_jobs) == (0, 0)
+            assert admission.unfinished_tokens == 0
+        assert (admission.unfinished_tokens, admission.num_jobs) == (0, 0)
         admission.check_capacity(10**6, "a")
 
     asyncio.run(check())
@@ -241,7 +243,7 @@ def test_a_job_that_is_canceled_while_it_waits_leaves_no_trace() -> None:
             waiting.cancel()
             await settle()
             assert admission.num_jobs == 1
-        assert (admission.num_jobs, admission.tokens) == (0, 0)
+        assert (admission.num_jobs, admission.unfinished_tokens) == (0, 0)
         await asyncio.wait_for(job(), 60)
 
     asyncio.run(check())
@@ -251,13 +253,13 @@ def test_work_outside_of_the_queue_waits_for_it_and_is_never_in_the_way() -> Non
     async def check() -> None:
         clock = Clock()
         admission = make(clock, slots=2, max_tokens=100)
-        first_rate = admission.rate
+        first_rate = admission.tokens_per_second
         async with admission.enter(90, "a", 0):
-            assert admission.seconds < 0.5
+            assert admission.estimated_seconds < 0.5
             await asyncio.wait_for(admission.wait_until_quiet(), 60)
-            with admission.outside(10**6):  # it refuses nobody
+            with admission.bypass_queue(10**6):  # it refuses nobody
                 async with admission.enter(10, "b", 0):
-                    assert admission.tokens == 100
+                    assert admission.unfinished_tokens == 100
                 with pytest.raises(OverloadedError):
                     async with admission.enter(11, "b", 0):
                         pass
@@ -275,6 +277,6 @@ def test_the_speed_is_also_measured_by_work_outside_of_the_queue() -> None:
     clock = Clock()
     admission = make(clock)
     for _ in range(40):
-        with admission.outside(400):
+        with admission.bypass_queue(400):
             clock.now += 8.0
-    assert admission.rate == pytest.approx(50, rel=0.5)
+    assert admission.tokens_per_second == pytest.approx(50, rel=0.5)

@@ -14,7 +14,7 @@ import pytest
 from headway.cli.commands.serve import serve
 from headway.errors import HeadwayError
 from headway.interop.onnx import DECODER_STEP_FILE
-from headway.serve.check import check_start
+from headway.serve.check import check_configuration
 from headway.serve.config import LimitsConfig, ModelConfig, ServeConfig
 
 pytest_plugins = ["small_model"]
@@ -26,7 +26,7 @@ def config(folder: Path, model: dict[str, Any] | None = None, /, **settings: Any
 
 def test_a_configuration_that_starts(model_folder: Path, tmp_path: Path) -> None:
     files = {"glossary_folder": str(tmp_path / "a" / "b"), "usage_file": str(tmp_path / "usage.json")}
-    assert check_start(config(model_folder, **files)) == []
+    assert check_configuration(config(model_folder, **files)) == []
     assert not list(tmp_path.iterdir())  # nothing was made
 
 
@@ -46,7 +46,7 @@ def test_a_model_that_cannot_be_loaded(model_folder: Path, tmp_path: Path, damag
     elif damage == "no tokenizer":
         next(folder.glob("*tokenizer*.json")).unlink()
     with pytest.raises(HeadwayError, match=str(folder)):
-        check_start(config(folder, {"load": load}))
+        check_configuration(config(folder, {"load": load}))
 
 
 def test_a_precision_that_the_model_does_not_have(model_folder: Path, tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_precision_that_the_model_does_not_have(model_folder: Path, tmp_path: 
     folder = shutil.copytree(model_folder, tmp_path / "model")
     (folder / DECODER_STEP_FILE).touch()
     with pytest.raises(HeadwayError, match="the model m: precision 'int8': an ONNX folder runs in float32; use 'auto'"):
-        check_start(config(folder, {"name": "m", "precision": "int8"}))
+        check_configuration(config(folder, {"name": "m", "precision": "int8"}))
 
 
 def test_files_that_cannot_be_used(model_folder: Path, tmp_path: Path) -> None:
@@ -70,21 +70,21 @@ def test_files_that_cannot_be_used(model_folder: Path, tmp_path: Path) -> None:
         ({"glossary_folder": str(glossaries)}, "not a glossary of this service"),
     ):
         with pytest.raises(HeadwayError, match=message):
-            check_start(config(model_folder, **settings))
+            check_configuration(config(model_folder, **settings))
 
 
 def test_an_address_that_cannot_be_used(model_folder: Path) -> None:
     with pytest.raises(HeadwayError, match=r"192\.0\.2\.1:5000: cannot listen"):
-        check_start(config(model_folder, host="192.0.2.1", port=5000))
+        check_configuration(config(model_folder, host="192.0.2.1", port=5000))
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        assert check_start(config(model_folder, port=port)) == [f"127.0.0.1:{port} is in use now"]
+        assert check_configuration(config(model_folder, port=port)) == [f"127.0.0.1:{port} is in use now"]
 
 
 def test_models_that_are_larger_than_the_budget(model_folder: Path) -> None:
     with pytest.raises(HeadwayError, match=r"limits\.memory_mb = 0.01, but the weights"):
-        check_start(config(model_folder, limits=LimitsConfig(memory_mb=0.01)))
-    check_start(config(model_folder, {"load": "demand"}, limits=LimitsConfig(memory_mb=0.01)))
+        check_configuration(config(model_folder, limits=LimitsConfig(memory_mb=0.01)))
+    check_configuration(config(model_folder, {"load": "demand"}, limits=LimitsConfig(memory_mb=0.01)))
 
 
 def test_the_command(model_folder: Path, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from headway.serve.cost import (
     cost_of_fillings,
     cost_of_generation,
     cost_of_translation,
-    problem_of,
+    exceeded_limit_message,
 )
 from headway.serve.errors import UnavailableError
 
@@ -257,7 +257,7 @@ def test_larger_values_of_counted_fields_cost_more(models: dict[str, Any], monke
 def test_ordinary_large_requests_are_accepted(texts: list[str], options: dict[str, int], has_glossary: bool) -> None:
     decoding = DecodingOptions(**{"beam_size": 4, **options})
     cost = cost_of_translation(texts, TranslateOptions(decoding=decoding), has_glossary=has_glossary)
-    assert problem_of(cost, LimitsConfig()) is None
+    assert exceeded_limit_message(cost, LimitsConfig()) is None
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -279,7 +279,7 @@ def test_a_glossary_counts_while_a_worker_lacks_it(models: dict[str, Any], monke
         return enter(tokens, *rest, **more)
 
     monkeypatch.setattr(service.admission, "enter", enter_and_note)
-    monkeypatch.setattr(InProcessFleet, "num_lacking", lambda *_: lacking[0])
+    monkeypatch.setattr(InProcessFleet, "num_workers_without_glossary", lambda *_: lacking[0])
     body = {"text": ["a"] * 3, **_EN_DE, "glossary": [["x" * 900, "y"], ["z" * 900, "y"]]}
     assert http.post("/api/v1/translate", json=body).status_code == 200
     assert http.post("/api/v1/translate", json={**body, "stream": True}).status_code == 200
@@ -313,7 +313,7 @@ def test_openapi_is_written_in_a_thread_once(models: dict[str, Any], monkeypatch
 
 
 def _exceeds(cost: Cost) -> bool:
-    return problem_of(cost, LimitsConfig()) is not None
+    return exceeded_limit_message(cost, LimitsConfig()) is not None
 
 
 @pytest.mark.parametrize("name", DecodingOptions.model_fields)
@@ -332,7 +332,7 @@ def test_every_option_of_a_search_costs_or_is_bounded(name: str) -> None:
     if name in large:
         texts, usual = ["ein Hund"], TranslateOptions()
         cost = cost_of_translation(texts, TranslateOptions(decoding=DecodingOptions(**large[name])))
-        assert cost.tokens >= 10 * cost_of_translation(texts, usual).tokens
+        assert cost.work_tokens >= 10 * cost_of_translation(texts, usual).work_tokens
 
 
 @pytest.mark.parametrize(
@@ -348,13 +348,13 @@ def test_every_option_of_a_search_costs_or_is_bounded(name: str) -> None:
 def test_what_is_read_with_each_text_counts_for_each_text(source: Source) -> None:
     one, ten = (cost_of_translation([source] * count, TranslateOptions()) for count in (1, 10))
     plain = cost_of_translation(["a"] * 10, TranslateOptions())
-    assert ten.characters == 10 * one.characters >= 200 * 10
-    assert ten.tokens > 5 * plain.tokens
+    assert ten.num_characters == 10 * one.num_characters >= 200 * 10
+    assert ten.work_tokens > 5 * plain.work_tokens
 
 
 def _tokens(source: str | Source, has_glossary: bool = False, **options: Any) -> int:
     decoding = DecodingOptions.parse(options, "test")
-    return cost_of_translation([source], TranslateOptions(decoding=decoding), has_glossary=has_glossary).tokens
+    return cost_of_translation([source], TranslateOptions(decoding=decoding), has_glossary=has_glossary).work_tokens
 
 
 def test_parts_of_a_text_cost_as_much_as_texts() -> None:
@@ -374,15 +374,15 @@ def test_steps_that_take_longer_cost_more() -> None:
     assert _tokens(Source("a", prefix="x" * 100)) > _tokens("x" * 100)
     assert _tokens(Source("a", include=("x" * 100,))) > 10 * _tokens(Source("a", banned=("x" * 100,)))
     assert _tokens("a", min_length=900, max_length=900) > 2 * 900
-    assert cost_of_alternatives("a", "x" * 100).tokens > 2 * _tokens("x" * 100)
+    assert cost_of_alternatives("a", "x" * 100).work_tokens > 2 * _tokens("x" * 100)
 
 
 def test_fillings_cost_the_texts_that_are_read() -> None:
     """Each mask but the first is filled in each filling of those before it, by each token of each candidate."""
-    one, ten, more = (cost_of_fillings([text], 100).tokens for text in ("[MASK]", "[MASK] " * 10, "[MASK] " * 50))
+    one, ten, more = (cost_of_fillings([text], 100).work_tokens for text in ("[MASK]", "[MASK] " * 10, "[MASK] " * 50))
     assert ten > 50 * one
-    assert cost_of_fillings(["[MASK] " * 10], 10).tokens < ten / 5
-    assert cost_of_fillings(["[MASK] " * 10], 100, ["x" * 50] * 20).tokens > 50 * ten
+    assert cost_of_fillings(["[MASK] " * 10], 10).work_tokens < ten / 5
+    assert cost_of_fillings(["[MASK] " * 10], 100, ["x" * 50] * 20).work_tokens > 50 * ten
     assert more < 20 * ten, "a text with more than 20 masks is refused before any work"
     assert _exceeds(cost_of_fillings(["[MASK] " * 20], 100, ["x" * 50] * 20))
 

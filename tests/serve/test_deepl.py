@@ -375,7 +375,7 @@ def test_a_glossary_of_version_3(client: deepl.DeepLClient) -> None:
         ("tsv", "Hund\tcat\nHund\tbat", "line 2 repeats the source phrase 'Hund'"),
         ("tsv", "Hund\tcat|bat", r"line 1 contains \|"),
         ("tsv", "Hund\tc\u0001t", "contains a control character"),
-        ("tsv", "\n\n", "there are none"),
+        ("tsv", "\n\n", "there are no entries"),
         ("csv", 'Hund,"cat\nWelt', "not valid CSV"),
         ("csv", "Hund,cat,EN,FR", "line 1 is for the languages EN and FR"),
         ("csv", 'Hund,"c\nat"', "contains a control character"),

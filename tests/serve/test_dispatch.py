@@ -17,7 +17,7 @@ from in_process import make_service
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
-from headway.serve.dispatch import api_of_body, api_of_head, is_shared, likely_api_of_body, split_prefix
+from headway.serve.dispatch import api_of_body, api_of_head, is_shared_path, likely_api_of_body, split_prefix
 
 _TEXTS = st.text(max_size=20)
 _CODES = st.sampled_from(["de", "en-US", "auto", "zh-Hant"])
@@ -211,7 +211,7 @@ REQUESTS = varied(st.one_of(*(each() for each in _ALL)))
 @given(REQUESTS)
 def test_no_valid_request_is_taken_for_another_api(request: Request) -> None:
     api = api_of_head(request.scope)
-    if is_shared(request.scope, api):
+    if is_shared_path(request.scope, api):
         assert likely_api_of_body(request.body) == request.api
         api = asyncio.run(api_of_body(request.body))
     assert api == request.api

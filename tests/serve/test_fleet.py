@@ -18,7 +18,7 @@ from headway.errors import HeadwayError
 from headway.serve.errors import UnavailableError
 from headway.serve.glossaries import GlossaryDigest, GlossaryLines
 from headway.serve.model_info import ModelSpec
-from headway.serve.workers.messages import AddGlossary, Cancel, Job, MessageReceiver, StartJob, receive
+from headway.serve.workers.messages import AddGlossaryPart, CancelJob, Job, MessageReceiver, StartJob, receive
 from headway.serve.workers.process_fleet import ProcessFleet, _next_worker
 from headway.serve.workers.worker_process import PendingJob, WorkerProcess
 
@@ -38,7 +38,7 @@ def test_a_model_that_cannot_be_loaded(tmp_path: Path) -> None:
 def test_the_loader_is_killed_before_it_answers(tmp_path: Path) -> None:
     async def start() -> None:
         fleet = make_fleet(tmp_path)
-        await fleet.launch()
+        await fleet.start_loading()
         assert fleet._loader is not None
         os.kill(fleet._loader.pid, signal.SIGKILL)
         await asyncio.wait_for(fleet.start(), _PATIENCE_S)
@@ -50,7 +50,7 @@ def test_the_loader_is_killed_before_it_answers(tmp_path: Path) -> None:
 def test_closing_while_the_models_are_loaded_ends_the_start(tmp_path: Path) -> None:
     async def start() -> None:
         fleet = make_fleet(tmp_path)
-        await fleet.launch()
+        await fleet.start_loading()
         starting = asyncio.ensure_future(fleet.start())
         await asyncio.sleep(0)
         await fleet.close()
@@ -61,15 +61,15 @@ def test_closing_while_the_models_are_loaded_ends_the_start(tmp_path: Path) -> N
 
 
 def test_nobody_needs_to_ask_for_the_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def launch() -> None:
+    async def start_loading() -> None:
         fleet = make_fleet(tmp_path)
-        await fleet.launch()
+        await fleet.start_loading()
         assert fleet._loaded is not None
         await asyncio.wait([fleet._loaded], timeout=_PATIENCE_S)
         await fleet.close()
 
     with caplog.at_level(logging.ERROR, "asyncio"):
-        asyncio.run(launch())
+        asyncio.run(start_loading())
     assert not caplog.records
 
 
@@ -172,10 +172,10 @@ def test_other_jobs_overtake_a_large_glossary_and_the_jobs_that_need_it() -> Non
         return messages
 
     messages = asyncio.run(check())
-    others = [message for message in messages if not isinstance(message, AddGlossary)]
-    numbers = [(type(message), message.number) for message in others if isinstance(message, StartJob | Cancel)]
-    assert numbers == [(StartJob, 3), (StartJob, 1), (StartJob, 2), (Cancel, 2), (StartJob, 4)]
-    parts = [message for message in messages if isinstance(message, AddGlossary)]
+    others = [message for message in messages if not isinstance(message, AddGlossaryPart)]
+    numbers = [(type(message), message.number) for message in others if isinstance(message, StartJob | CancelJob)]
+    assert numbers == [(StartJob, 3), (StartJob, 1), (StartJob, 2), (CancelJob, 2), (StartJob, 4)]
+    parts = [message for message in messages if isinstance(message, AddGlossaryPart)]
     assert "".join(message.part for message in parts) == glossary.text
     assert [message.is_last for message in parts] == [False] * (len(parts) - 1) + [True]
     assert messages.index(others[0]) < len(parts) / 2

@@ -30,9 +30,9 @@ from headway.serve.dispatch import NATIVE, PAGE
 from headway.serve.documents import ServedDocuments
 from headway.serve.errors import OverloadedError
 from headway.serve.loop_turns import LoopTurns
-from headway.serve.received_bytes import ReceivedBytes, ReceivedRequest, sender_at
+from headway.serve.received_bytes import ReceivedBytes, ReceivedRequest, sender_id
 from headway.serve.service import Service
-from headway.serve.turns import Turns
+from headway.serve.turns import FairSemaphore
 
 KEY, OURS = "the key", "https://ours.example"
 PIECE = b'{"q": "' + b"a" * 260_000
@@ -107,7 +107,7 @@ def test_every_route_refuses_a_request_without_a_key_before_it_reads_its_body(mo
     def fail(*_: Any) -> None:
         raise AssertionError("interpreted before the key was found")
 
-    for name in ("read_json", "_parse_form", "_read_multipart", "_check_size_of_json"):
+    for name in ("read_json", "_parse_form", "_read_multipart", "_check_json_size"):
         monkeypatch.setattr(request_fields, name, fail)
     service = service_with_key()
     documents = ServedDocuments(service)
@@ -119,7 +119,7 @@ def test_every_route_refuses_a_request_without_a_key_before_it_reads_its_body(mo
             public.add(rest)
             continue
         refused += 1
-        if APIS[name].keys.in_bodies_of(rest):
+        if APIS[name].keys.may_be_in_body_of(rest):
             assert BODY_BYTES < call.num_bytes <= BODY_BYTES + len(PIECE), (method, path)
             assert call.status in (400, 413), (method, path, call.status)
         else:
@@ -143,7 +143,7 @@ TEXTS = ['a "key": "b', "&key=x", '\r\n--b\r\nContent-Disposition: form-data; na
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("kind", ["json", "spaced", "form", "multipart", "file"])
 def test_a_key_is_found_anywhere_in_a_body(kind: str, text: str, key: str) -> None:
-    place = KeyLocation(lambda _: None, fields=("auth_key",))
+    place = KeyLocation(lambda _: None, field_names=("auth_key",))
     for order in (("text", "auth_key"), ("auth_key", "text"), ("text", "auth_key", "last"), ("auth_key",)):
         fields = {name: key if name == "auth_key" else text for name in order}
         if kind in ("json", "spaced"):
@@ -156,7 +156,7 @@ def test_a_key_is_found_anywhere_in_a_body(kind: str, text: str, key: str) -> No
             file = ("a.txt", f'<input name="auth_key">{text}'.encode())
             files: dict[str, Any] = {name: (None, value.encode()) for name, value in fields.items()}
             request = httpx.Request("POST", "http://a", files=files | ({"file": file} if kind == "file" else {}))
-        assert key in place.in_body(request.headers.get("content-type", "application/json"), request.read())
+        assert key in place.find_in_body(request.headers.get("content-type", "application/json"), request.read())
 
 
 @pytest.mark.parametrize(
@@ -168,12 +168,12 @@ def test_a_key_is_found_anywhere_in_a_body(kind: str, text: str, key: str) -> No
      b'name="key"\r\n\r\na'],
 )  # fmt: skip
 def test_the_search_for_a_key_takes_a_time_that_grows_with_the_length_only(content_type: str, item: bytes) -> None:
-    place = KeyLocation(lambda _: None, fields=("key",))
+    place = KeyLocation(lambda _: None, field_names=("key",))
 
     assert_linear(
-        lambda body: list(place.in_body(content_type, body)),
+        lambda body: list(place.find_in_body(content_type, body)),
         lambda num_bytes: item * (num_bytes // len(item)),
-        "in_body",
+        "find_in_body",
         size=500_000,
         negligible_s=0.005,
     )
@@ -185,7 +185,7 @@ def test_the_search_for_a_key_takes_a_time_that_grows_with_the_length_only(conte
      ("multipart/form-data; boundary=a", b'name="key"\r\n\r\na\r\n--')],
 )  # fmt: skip
 def test_few_of_many_values_are_decoded(content_type: str, item: bytes) -> None:
-    values = list(KeyLocation(lambda _: None, fields=("key",)).in_body(content_type, item * 10_000))
+    values = list(KeyLocation(lambda _: None, field_names=("key",)).find_in_body(content_type, item * 10_000))
     assert 10 < len(values) <= 100
 
 
@@ -202,7 +202,7 @@ class TestReceivedBytes:
         with contextlib.ExitStack() as requests:
 
             def open_request(sender: str) -> ReceivedRequest:
-                return requests.enter_context(received.request(sender, is_known=True))
+                return requests.enter_context(received.track_request(sender, is_known=True))
 
             for sender, share in (("one", 500_000), ("two", 250_000), ("three", 125_000)):
                 first = open_request(sender)
@@ -214,13 +214,13 @@ class TestReceivedBytes:
             assert received.num_bytes == 875_000
 
     def test_requests_without_a_known_key_have_an_eighth(self, received: ReceivedBytes) -> None:
-        unknown = partial(received.request, is_known=False)
+        unknown = partial(received.track_request, is_known=False)
         with unknown("a") as first, unknown("a") as second, unknown("b") as other:
             first.add(8192 + 62_500)
             with pytest.raises(OverloadedError):
                 second.add(8192 + 1)
             other.add(8192 + 31_250)
-            with received.request("key", is_known=True) as known:
+            with received.track_request("key", is_known=True) as known:
                 known.add(450_000)
             first.identify("key")
             other.add(40_000)
@@ -228,7 +228,7 @@ class TestReceivedBytes:
     def test_a_request_that_announces_its_length_is_refused_at_its_start_or_not_at_all(
         self, received: ReceivedBytes
     ) -> None:
-        with received.request("a", is_known=True) as first, received.request("a", is_known=True) as second:
+        with received.track_request("a", is_known=True) as first, received.track_request("a", is_known=True) as second:
             first.announce(8192 + 400_000)
             with pytest.raises(OverloadedError):
                 second.announce(8192 + 200_000)
@@ -237,11 +237,11 @@ class TestReceivedBytes:
             assert received.num_bytes == 400_000
 
     def test_a_single_request_is_always_accepted_and_short_ones_do_not_count(self, received: ReceivedBytes) -> None:
-        with received.request("a", is_known=False) as one, received.request("key", is_known=True) as known:
+        with received.track_request("a", is_known=False) as one, received.track_request("key", is_known=True) as known:
             one.add(5_000_000)
             known.add(5_000_000)
             for sender in ("a", "b"):
-                with received.request(sender, is_known=False) as short:
+                with received.track_request(sender, is_known=False) as short:
                     short.add(8000)
 
     @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ class TestReceivedBytes:
         ],
     )
     def test_senders_without_a_key_are_addresses_or_networks(self, address: str, other: str, is_same: bool) -> None:
-        assert (sender_at(address) == sender_at(other)) is is_same
+        assert (sender_id(address) == sender_id(other)) is is_same
 
 
 def test_uploads_of_one_address_leave_room_for_another() -> None:
@@ -265,7 +265,7 @@ def test_uploads_of_one_address_leave_room_for_another() -> None:
     for keys in ((), (key_config("one", KEY),)):
         service = make_service({}, keys=keys, limits=LimitsConfig(receiving_mb=0.8 if keys else 0.1))
         app = make_app(service, ServedDocuments(service))
-        with service.received.request(sender_at("10.0.0.1"), is_known=not keys) as hog:
+        with service.received.track_request(sender_id("10.0.0.1"), is_known=not keys) as hog:
             hog.add(8192 + 50_000)
             for address, is_refused in (("10.0.0.1", True), ("10.0.0.2", False)):
                 http = TestClient(app, "http://localhost", client=(address, 1))
@@ -430,7 +430,7 @@ def test_senders_take_turns_at_the_thread_that_parses() -> None:
 
     async def parse(name: str) -> None:
         request_fields.current_sender.set(name)
-        await request_fields.unless_large(lambda body: parsed.append(body[0]), name * 100_000)
+        await request_fields.call_in_thread_if_large(lambda body: parsed.append(body[0]), name * 100_000)
 
     async def run() -> None:
         await asyncio.gather(*map(parse, "aaab"))
@@ -440,13 +440,13 @@ def test_senders_take_turns_at_the_thread_that_parses() -> None:
 
 
 def test_a_key_is_the_sender_whose_turn_it_is_to_parse(keyed_http: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    senders, take = [], Turns.take
+    senders, take = [], FairSemaphore.slot
 
-    def seen_take(turns: Turns, owner: str, most: int) -> Any:
+    def seen_take(turns: FairSemaphore, owner: str, most: int) -> Any:
         senders.append(owner)
         return take(turns, owner, most)
 
-    monkeypatch.setattr(Turns, "take", seen_take)
+    monkeypatch.setattr(FairSemaphore, "slot", seen_take)
     body = json.dumps({"text": "a" * 100_000, "target": "de"})
     keyed_http.post("/api/v1/translate", content=body, headers={"authorization": f"Bearer {KEY}"})
     assert set(senders) == {"key one"}
@@ -466,7 +466,7 @@ def test_tasks_take_turns_in_each_iteration_of_the_loop() -> None:
         turns, iteration, begun = LoopTurns(3), 0, []
 
         async def task() -> None:
-            await turns.take()
+            await turns.wait()
             begun.append(iteration)
 
         tasks = [asyncio.ensure_future(task()) for _ in range(10)]

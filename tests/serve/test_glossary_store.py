@@ -18,7 +18,9 @@ ROWS = [["Haus", "house"], ["Mars", "Mars", "exact"]]
 
 
 def make(owner: str = "one", name: str = "terms") -> StoredGlossary:
-    return StoredGlossary.new(owner, name, [Dictionary.of("DE", "en-GB", ROWS), Dictionary.of("de", "fr", ROWS[:1])])
+    return StoredGlossary.create(
+        owner, name, [Dictionary.from_rows("DE", "en-GB", ROWS), Dictionary.from_rows("de", "fr", ROWS[:1])]
+    )
 
 
 def store(folder: Path | None = None, glossaries: int = 10, characters: int = 1000) -> GlossaryStore:
@@ -49,7 +51,7 @@ def test_entries_that_differ_only_in_case_both_apply() -> None:
 @pytest.mark.parametrize("phrase", ["a\tb", "a\nb", "\ud800"])
 def test_phrases_that_lines_cannot_contain(phrase: str) -> None:
     with pytest.raises(DataError, match="row 2"):
-        Dictionary.of("de", "en", [["a", "b"], ["c", phrase]])
+        Dictionary.from_rows("de", "en", [["a", "b"], ["c", phrase]])
 
 
 def test_dictionaries_by_languages_without_region() -> None:
@@ -57,16 +59,16 @@ def test_dictionaries_by_languages_without_region() -> None:
     assert glossary.dictionary("de-AT", "EN-US").rows == ROWS
     with pytest.raises(UnknownDictionaryError, match="en to de"):
         glossary.dictionary("en", "de")
-    more = glossary.with_entries(Dictionary.of("de", "en", [["Haus", "home"], ["Hof", "yard"]]))
+    more = glossary.with_entries(Dictionary.from_rows("de", "en", [["Haus", "home"], ["Hof", "yard"]]))
     assert more.dictionary("de", "en").rows == [["Haus", "home"], ["Mars", "Mars", "exact"], ["Hof", "yard"]]
     assert more.dictionary("de", "fr") == glossary.dictionary("de", "fr")
     fewer = more.without_dictionary(more.dictionary("de", "en"))
     assert [(each.source, each.target) for each in fewer.dictionaries] == [("de", "fr")]
     with pytest.raises(ConfigError, match="several dictionaries"):
-        StoredGlossary.new("one", "x", [Dictionary.of("de", "en", ROWS)] * 2)
+        StoredGlossary.create("one", "x", [Dictionary.from_rows("de", "en", ROWS)] * 2)
     for name in ("", "x" * 1025, "a\nb"):
         with pytest.raises(ConfigError, match="name"):
-            glossary.renamed(name)
+            glossary.with_name(name)
 
 
 def test_owners_do_not_see_each_other() -> None:
@@ -84,7 +86,7 @@ def test_limits() -> None:
     glossary = make()
     few = store(glossaries=1)
     few.put(glossary)
-    few.put(glossary.renamed("other"))  # replaces it
+    few.put(glossary.with_name("other"))  # replaces it
     with pytest.raises(GlossariesFullError, match="at most 1 glossaries"):
         few.put(make())
     with pytest.raises(GlossariesFullError, match="20 characters"):

@@ -242,12 +242,14 @@ def test_the_client_chats_with_a_model_that_it_names(url: str, writer: LanguageM
 
 
 def test_parameters_of_another_task_name_the_models_that_have_them(url: str, translator: Translator) -> None:
-    message = "top_k: a parameter of text-classification or .*, but the model model does translation; use the path .*"
+    message = (
+        "top_k: a parameter for text-classification or .*, but the model model is for translation; use the path .*"
+    )
     with pytest.raises(BadRequestError, match=message + "labeler"):
         client(url).text_classification("a", top_k=1)
     http = application({"model": translator})
     reply = http.post("/", json={"inputs": "a", "parameters": {"function_to_apply": "softmax", "top_k": 1}})
-    expected = "a parameter of text-classification, but the model model does translation; no loaded model does"
+    expected = "a parameter for text-classification, but the model model is for translation; no loaded model is for"
     assert reply.status_code == 400
     assert f"{expected} text-classification" in reply.json()["error"]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from headway.serve.workers.messages import Cancel, Done, MessageReceiver, Part, Ping, encode
+from headway.serve.workers.messages import CancelJob, JobDone, MessageReceiver, Ping, ResultPart, encode
 
-MESSAGES = [Ping(), Part(1, "first"), Done(1, "x" * 100_000), Cancel(2)]
+MESSAGES = [Ping(), ResultPart(1, "first"), JobDone(1, "x" * 100_000), CancelJob(2)]
 
 
 def received(send: Callable[[socket.socket], Awaitable[None]], on_message: Callable[[Any], None]) -> Exception | None:
@@ -47,7 +47,7 @@ def test_a_connection_ends_in_the_middle_of_a_message() -> None:
     found = list[Any]()
 
     async def send(connection: socket.socket) -> None:
-        await asyncio.get_running_loop().sock_sendall(connection, encode(Ping()) + encode(Part(1, "x"))[:-1])
+        await asyncio.get_running_loop().sock_sendall(connection, encode(Ping()) + encode(ResultPart(1, "x"))[:-1])
 
     assert received(send, found.append) is None
     assert found == [Ping()]
@@ -57,7 +57,7 @@ def test_a_message_that_cannot_be_read_ends_the_connection() -> None:
     found = list[Any]()
 
     async def send(connection: socket.socket) -> None:
-        data = encode(Ping()) + encode(Part(1, "x"))[:-1] + b"?" + encode(Ping())
+        data = encode(Ping()) + encode(ResultPart(1, "x"))[:-1] + b"?" + encode(Ping())
         await asyncio.get_running_loop().sock_sendall(connection, data)
 
     error = received(send, found.append)

@@ -98,7 +98,7 @@ def test_the_least_recently_used_model_makes_room(check: Callable[..., None]) ->
         assert pool.num_bytes == 70 * MB
         await use(pool, "b")  # 30 more: a goes, and 80 are exactly the budget
         assert warm(pool) == {"stays", "b", "c"}
-        assert (pool.loads, pool.unloads, pool.failed_loads, pool.num_loaded) == (4, 2, 0, 3)
+        assert (pool.num_loads, pool.num_unloads, pool.num_failed_loads, pool.num_loaded) == (4, 2, 0, 3)
 
     check(test)
 
@@ -170,7 +170,7 @@ def test_a_load_that_fails_is_told_to_all_and_not_repeated_at_once(check: Callab
         with pytest.raises(ModelNotReadyError) as refused:
             await use(pool, "broken")
         assert 1 <= refused.value.retry_after <= 10
-        assert (ImaginedFleet.started, pool.failed_loads, pool.state("broken")) == (["broken"], 1, "cold")
+        assert (ImaginedFleet.started, pool.num_failed_loads, pool.state("broken")) == (["broken"], 1, "cold")
         await use(pool, "a")
 
     check(test)

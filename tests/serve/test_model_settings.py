@@ -80,7 +80,7 @@ def test_requests_cost_what_the_search_of_their_models_costs(translator: Transla
     texts = [TEXT, "ein Haus"]
 
     def tokens(source: str, target: str, model: str | None = None) -> int:
-        return service.cost_of_translation(texts, [(source, target)], model).tokens
+        return service.cost_of_translation(texts, [(source, target)], model).work_tokens
 
     usual = tokens("de", "en")
     assert tokens("en", "fr") == 4 * usual
@@ -88,7 +88,7 @@ def test_requests_cost_what_the_search_of_their_models_costs(translator: Transla
     assert tokens("auto", "fr") == 4 * usual
     assert tokens("auto", "en", "one") == tokens("de", "xx") == tokens("auto", "en", "missing") == usual
     reverse = make_service({"large": searching(translator, LARGE), "one": searching(translator, plain, "en", "fr")})
-    assert reverse.cost_of_translation(texts, [("de", "fr")]).tokens == 4 * usual  # the first step
+    assert reverse.cost_of_translation(texts, [("de", "fr")]).work_tokens == 4 * usual  # the first step
 
 
 def test_settings_of_a_model_that_a_detected_text_may_not_need_refuse_nothing(translator: Translator) -> None:
@@ -137,11 +137,11 @@ def test_a_list_is_made_once_for_all_who_wait(translator: Translator) -> None:
         raise ValueError("no languages")
 
     async def check() -> None:
-        assert await asyncio.gather(*(service.list_once("list", make) for _ in range(5))) == [b'["de"]'] * 5
+        assert await asyncio.gather(*(service.cached_list("list", make) for _ in range(5))) == [b'["de"]'] * 5
         assert len(calls) == 1
         with pytest.raises(ValueError, match="no languages"):
-            await service.list_once("other", fail)
-        assert await service.list_once("other", make) == b'["de"]'
+            await service.cached_list("other", fail)
+        assert await service.cached_list("other", make) == b'["de"]'
 
     asyncio.run(check())
 

@@ -114,7 +114,7 @@ def test_a_request_may_contain_the_entries_of_a_glossary(http: httpx.Client) -> 
 @pytest.mark.parametrize(
     ("change", "status", "message"),
     [
-        ({"source": "auto"}, 400, "need a source language"),
+        ({"source": "auto"}, 400, "require a source language"),
         ({"glossary": [["Hund", ""]]}, 400, "glossary"),
         ({"glossary": []}, 422, "glossary"),
     ],
@@ -213,7 +213,7 @@ def test_streamed_tokens(http: httpx.Client, folders: dict[str, Path]) -> None:
     ("path", "body", "status", "message"),
     [
         ("/alternatives", {"text": "a", "source": "en", "target": "de", "count": 0}, 422, "count"),
-        ("/generate", {"prompt": "a", "alternatives": 3}, 400, "alternatives needs stream"),
+        ("/generate", {"prompt": "a", "alternatives": 3}, 400, "alternatives requires stream"),
         ("/alternatives", {"text": "a", "source": "en", "target": "zz"}, 400, "zz is not supported"),
         ("/explain", {"text": ""}, 400, "empty"),
         ("/explain", {"text": "a", "label": "nothing"}, 400, "unknown label 'nothing'"),

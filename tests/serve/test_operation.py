@@ -25,7 +25,7 @@ from headway.serve.reports import EndedRequest, RequestReports
 from headway.serve.service import Service
 from headway.serve.usage import Usage
 from headway.serve.workers.fleet import Fleet
-from headway.serve.workers.messages import Job, Pong
+from headway.serve.workers.messages import Job, WorkerStatus
 from headway.serve.workers.model_pool import ModelPool
 
 
@@ -42,8 +42,8 @@ class Workers(Fleet):
         return self.ready
 
     @property
-    def states(self) -> list[Pong]:
-        return [Pong(0.0, 3, 0, 1), Pong(0.0, 4, 0, 1)]
+    def states(self) -> list[WorkerStatus]:
+        return [WorkerStatus(0.0, 3, 0, 1), WorkerStatus(0.0, 4, 0, 1)]
 
     def private_bytes(self) -> int:
         return 1000
@@ -63,7 +63,7 @@ def check(test: Callable[[httpx.AsyncClient, Service, Workers], Awaitable[None]]
         config = ServeConfig(models=models, limits=limits, keys=tuple(key_config(key, key) for key in keys))
         workers = Workers()
         glossaries = GlossaryStore(None, max_glossaries=0, max_characters=0)
-        service = Service(config, ModelPool.of_fleet(workers), 2, glossaries, Usage(None))
+        service = Service(config, ModelPool.from_fleet(workers), 2, glossaries, Usage(None))
         transport = httpx.ASGITransport(make_test_app(service), raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
             await test(http, service, workers)
@@ -95,7 +95,7 @@ def test_ready_says_why_not() -> None:
         assert await state() == (503, "unavailable", "no worker is ready")
         assert (await metrics(http))["headway_workers_ready"] == 0
         workers.ready, service.is_draining = 2, True
-        assert await state() == (503, "unavailable", "the service is ending")
+        assert await state() == (503, "unavailable", "the service is shutting down")
         assert (await http.get("/health")).json() == {"status": "ok"}  # the process is alive
         refused = await http.get("/languages")
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
@@ -124,7 +124,7 @@ def test_while_the_queue_is_full_requests_are_refused_unread() -> None:
     async def test(http: httpx.AsyncClient, service: Service, _: Workers) -> None:
         async with service.admission.enter(10**6, "someone", 0):
             for path, name in (("/api/v1/translate", "status"), ("/translate", None), ("/v1/completions", "message")):
-                least_s = 10**6 / service.admission.rate  # the estimated speed falls with time
+                least_s = 10**6 / service.admission.tokens_per_second  # the estimated speed falls with time
                 refused = await http.post(path, content=b"no JSON")
                 assert refused.status_code == 429
                 assert int(refused.headers["retry-after"]) >= least_s - 2
@@ -187,7 +187,7 @@ def test_metrics_show_the_queue_and_the_workers() -> None:
             workers.restarts = 7
             found = await metrics(http)
             assert found["headway_queue_tokens"] == 120
-            assert found["headway_queue_seconds"] == pytest.approx(120 / service.admission.rate, rel=0.1)
+            assert found["headway_queue_seconds"] == pytest.approx(120 / service.admission.tokens_per_second, rel=0.1)
         expected = {
             "headway_open_requests": 1,  # the one that asks
             "headway_worker_restarts_total": 7,

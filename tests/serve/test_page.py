@@ -21,7 +21,9 @@ from headway.predict import DecodingTrace, Flag, TokenAlternative, TracedStep
 PACKAGE = Path(headway.__file__).parent
 ASSETS = Path(headway.serve.page.__file__).parent / "assets"
 FILES = sorted(path for path in ASSETS.rglob("*") if path.is_file())
-SHARED = [Path(headway.inspection.__file__).parent / "assets" / name for name in headway.serve.page.SHARED]
+SHARED = [
+    Path(headway.inspection.__file__).parent / "assets" / name for name in headway.serve.page.SHARED_INSPECTION_FILES
+]
 MAX_BYTES = 400_000
 
 

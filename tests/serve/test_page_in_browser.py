@@ -478,7 +478,7 @@ def test_other_words_that_a_glossary_changes_are_shown_and_can_be_undone(page: P
     notice = page.locator(".notices li", has_text="the glossary has also changed other parts")
     expect(notice).to_contain_text(free)
     expect(page.get_by_text("required by the glossary")).to_be_visible()  # in the legend
-    notice.get_by_role("button", name="Use it without the glossary").click()
+    notice.get_by_role("button", name="Use the version without the glossary").click()
     expect(output(page)).to_have_text(free)
     page.get_by_role("button", name="Undo").click()
     expect(output(page)).to_have_text(expected)

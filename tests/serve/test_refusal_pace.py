@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headway.serve.refusal_pace import RefusalPace
+from headway.serve.refusal_pace import RefusalThrottle
 
 
 class Clock:
@@ -16,7 +16,7 @@ class Clock:
 
 def test_refusals_beyond_a_burst_are_paced_for_each_sender() -> None:
     clock = Clock()
-    pace = RefusalPace(clock)
+    pace = RefusalThrottle(clock)
     clock.now = 1000.0
     assert {pace.delay("a") for _ in range(100)} == {0.0}
     assert [pace.delay("a") for _ in range(3)] == pytest.approx([0.0, 0.02, 0.04])
@@ -28,7 +28,7 @@ def test_refusals_beyond_a_burst_are_paced_for_each_sender() -> None:
 
 def test_a_hundred_clients_that_repeat_their_requests_at_once_send_fifty_in_a_second() -> None:
     clock, sent = Clock(), 0
-    pace = RefusalPace(clock)
+    pace = RefusalThrottle(clock)
     due = [0.0] * 100
     while clock.now < 60:
         client = min(range(100), key=due.__getitem__)
@@ -41,7 +41,7 @@ def test_a_hundred_clients_that_repeat_their_requests_at_once_send_fifty_in_a_se
 def test_many_senders_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headway.serve.refusal_pace._MAX_SENDERS", 10)
     clock = Clock()
-    pace = RefusalPace(clock)
+    pace = RefusalThrottle(clock)
     for number in range(100):
         clock.now += 1
         pace.delay(f"address {number}")

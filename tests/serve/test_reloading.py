@@ -170,7 +170,7 @@ def test_signals_during_a_reload_or_the_start_make_one_more_reload(monkeypatch: 
         assert log[4:] == ["loading mended"]
         serving.cancel()
 
-    monkeypatch.setattr(ModelPool, "of_config", make_pool)
+    monkeypatch.setattr(ModelPool, "from_config", make_pool)
     asyncio.run(steps())
 
 
@@ -181,7 +181,7 @@ def test_a_signal_during_a_reload_is_not_lost(service: RunningService, configure
             f'workers = 1\n[[models]]\npath = "current"\nname = "{name}"\nprecision = "float32"\n'
         )
         service.process.send_signal(signal.SIGHUP)
-        wait_until(lambda: any("loading the models again" in line for line in service.log))
+        wait_until(lambda: any("reloading the models" in line for line in service.log))
     wait_until(lambda: httpx.get(f"{service.url}/v1/models").json()["data"][0]["id"] == "three")
     assert service.stop() == 0
 
@@ -206,7 +206,7 @@ def test_keys_and_limits_follow_the_file(service: RunningService, configured: Co
     too_long = BODY | {"api_key": "k1", "q": "x" * 21}
     assert httpx.post(f"{service.url}/translate", json=too_long).status_code == 413
     configured.write("keys = 5")
-    wait_until(lambda: any("the keys are unchanged" in line for line in service.log))
+    wait_until(lambda: any("the keys and limits were not reloaded" in line for line in service.log))
     assert httpx.post(f"{service.url}/translate", json=BODY).status_code == 403
 
 

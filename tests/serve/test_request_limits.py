@@ -194,11 +194,11 @@ def test_an_error_in_the_middle_of_a_stream_has_its_status(writer: LanguageModel
                 raise TimeoutError
 
     service = make_service({"writer": writer})
-    service.replace_models(service.config, ModelPool.of_fleet(Late({"writer": writer})))
+    service.replace_models(service.config, ModelPool.from_fleet(Late({"writer": writer})))
     http = TestClient(make_test_app(service), "http://localhost")
     reply = http.post("/api/v1/generate", json={"prompt": "ein", "stream": True, "options": {"max_new_tokens": 5}})
     *_, last = (json.loads(event.removeprefix("data: ")) for event in reply.text.split("\n\n") if event)
-    assert last == {"error": {"status": 504, "message": "The time limit of a request has passed"}}
+    assert last == {"error": {"status": 504, "message": "The request has exceeded its time limit"}}
 
 
 def test_the_cache_of_new_models_has_no_results_of_the_old_ones(translator: Translator) -> None:
@@ -207,10 +207,10 @@ def test_the_cache_of_new_models_has_no_results_of_the_old_ones(translator: Tran
 
     class Slow(InProcessFleet):
         async def call(self, job: Job) -> Any:
-            service.replace_models(service.config, ModelPool.of_fleet(InProcessFleet({"model": translator})))
+            service.replace_models(service.config, ModelPool.from_fleet(InProcessFleet({"model": translator})))
             return await super().call(job)
 
-    service.replace_models(service.config, ModelPool.of_fleet(Slow({"model": translator})))
+    service.replace_models(service.config, ModelPool.from_fleet(Slow({"model": translator})))
     before = service.cache
     asyncio.run(service.translate(service.clients.authenticate(None), ["Ein Hund"], "en", "de"))
     assert service.cache is not before

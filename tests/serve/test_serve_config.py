@@ -71,7 +71,7 @@ def test_the_service_computes_on_the_cpu(tmp_path: Path, device: str) -> None:
     path = tmp_path / "serve.toml"
     models = 'models = [{ path = "m" }]\n'
     path.write_text(models + f'device = "{device}"\n')
-    refused = f"device = '{device}': the service computes on the CPU.*leave device out, or set it to 'cpu'"
+    refused = f"device = '{device}': the service computes on the CPU.*omit device, or set it to 'cpu'"
     with pytest.raises(ConfigError, match=refused):
         read_config(path, {}, {})
     path.write_text(models + 'device = "cpu"\n')

@@ -104,7 +104,7 @@ def test_requests_at_the_same_time_do_not_exceed_a_quota() -> None:
         key = KeyConfig(name="shop", sha256="0" * 64, characters_per_month=10)
         config = ServeConfig(models=(ModelConfig(path="model"),), keys=(key,))
         glossaries = GlossaryStore(None, max_glossaries=0, max_characters=0)
-        service = Service(config, ModelPool.of_fleet(Workers()), 1, glossaries, Usage(None))
+        service = Service(config, ModelPool.from_fleet(Workers()), 1, glossaries, Usage(None))
         service.admission = Admission(slots=1, max_tokens=30, max_seconds=4.0)  # the others wait
         client = Client("shop", key)
 

@@ -14,8 +14,18 @@ import pytest
 from headway.errors import DataError
 from headway.predict import Glossary, TranslateOptions
 from headway.serve.errors import WorkerError
-from headway.serve.glossaries import GlossaryLines, RecentGlossaries
-from headway.serve.workers.messages import AddGlossary, Cancel, Done, Job, Ping, Pong, StartJob, encode, receive
+from headway.serve.glossaries import GlossaryCache, GlossaryLines
+from headway.serve.workers.messages import (
+    AddGlossaryPart,
+    CancelJob,
+    Job,
+    JobDone,
+    Ping,
+    StartJob,
+    WorkerStatus,
+    encode,
+    receive,
+)
 from headway.serve.workers.waiting_jobs import WaitingJobs
 from headway.serve.workers.worker import _is_short, run_worker
 
@@ -79,15 +89,15 @@ def test_a_worker_answers_while_a_job_computes() -> None:
         while not stalled:  # until the main thread has begun
             ours.sendall(encode(Ping()))
             pong = receive(ours)
-            assert isinstance(pong, Pong)
+            assert isinstance(pong, WorkerStatus)
             stalled = pong.stalled_s
         permitted.set()
-        assert receive(ours) == Done(1, "MainThread")
+        assert receive(ours) == JobDone(1, "MainThread")
         ours.sendall(encode(StartJob(4, Job("m", "generate", ("a",)))))
         failed = receive(ours)
         assert (failed.number, type(failed.error)) == (4, WorkerError)
         ours.sendall(encode(StartJob(5, Job("m", "translate_each", (["a"],)))))
-        assert receive(ours) == Done(5, "MainThread")
+        assert receive(ours) == JobDone(5, "MainThread")
     process.join(30)  # it ends when its connection is closed
     assert process.exitcode == 0
 
@@ -140,7 +150,7 @@ def test_a_panic_fails_its_job_alone_and_a_canceled_job_ends_by_an_exception() -
         assert isinstance(done[0].error, WorkerError)
         assert done[1].result == ["ein"]
         ours.sendall(encode(StartJob(3, Job("m", "score", (["a"],)))))
-        ours.sendall(encode(Cancel(3)))
+        ours.sendall(encode(CancelJob(3)))
         canceled = receive(ours)
         assert (canceled.number, type(canceled.error)) == (3, CancelledError)
         ours.sendall(encode(StartJob(4, Job("m", "translate_each", (["zwei"],)))))
@@ -148,7 +158,7 @@ def test_a_panic_fails_its_job_alone_and_a_canceled_job_ends_by_an_exception() -
 
         # Glossaries are prepared one after the other, and callers take turns.
         bad = [GlossaryLines(f"bad\t{number}") for number in range(4)]
-        ours.sendall(b"".join(encode(AddGlossary(lines.text, is_last=True)) for lines in bad))
+        ours.sendall(b"".join(encode(AddGlossaryPart(lines.text, is_last=True)) for lines in bad))
         for number, (caller, lines) in enumerate(zip("aaab", bad, strict=True), 20):
             keywords = {"glossary": lines.digest}
             ours.sendall(encode(StartJob(number, Job("m", "translate_each", (["vier"],), keywords, caller))))
@@ -163,8 +173,8 @@ def test_a_panic_fails_its_job_alone_and_a_canceled_job_ends_by_an_exception() -
         for begin, text in ((5, "bad\tb"), (10, "a\tb")):
             lines = GlossaryLines(text)
             job = Job("m", "translate_each", (["drei"],), {"glossary": lines.digest})
-            ours.sendall(encode(AddGlossary(lines.text, is_last=True)))
-            ours.sendall(b"".join(encode(StartJob(begin + n, job)) for n in range(4)) + encode(Cancel(begin)))
+            ours.sendall(encode(AddGlossaryPart(lines.text, is_last=True)))
+            ours.sendall(b"".join(encode(StartJob(begin + n, job)) for n in range(4)) + encode(CancelJob(begin)))
             canceled, *others = (receive(ours) for _ in range(4))
             assert (canceled.number, type(canceled.error)) == (begin, CancelledError)
             assert [done.number for done in others] == [begin + 1, begin + 2, begin + 3]
@@ -187,7 +197,7 @@ def test_callers_take_turns_at_starting_jobs() -> None:
 
 def test_the_service_knows_which_glossaries_a_worker_has() -> None:
     """Both keep the same list, so that a glossary is sent once while it is used again."""
-    sent = RecentGlossaries()
+    sent = GlossaryCache()
     lines = [GlossaryLines(f"{number}\tb") for number in range(70)]
     for number in (*range(64), 0, *range(64, 70)):
         sent.add(lines[number])

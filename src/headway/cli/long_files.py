@@ -54,7 +54,7 @@ def translate_in_job(
     from headway.corpus.text_map import counts_with_prefix
     from headway.corpus.translation import FLAG_PREFIX, TERM_MET_PREFIX, TERM_NOT_MET_PREFIX
     from headway.corpus.work import make_job_request
-    from headway.jobs.join import join
+    from headway.jobs.join import join_results
     from headway.jobs.plan import make_plan
 
     folder = output.parent / f".{output.name}.job"
@@ -64,7 +64,7 @@ def translate_in_job(
     advice = "repeat that command to resume it, or start over with --fresh"
     plan = make_plan(folder, request, advice=advice)
     run_with_progress(plan, workers, "translating", one_thread=workers > 1)
-    joined = join(plan, output)
+    joined = join_results(plan, output)
     for failure in joined.failures:
         print(f"headway: {failure.file}, line {failure.line}: {failure.reason}", file=sys.stderr)
     if joined.num_failed:
@@ -125,9 +125,9 @@ def _job_progress(plan: Plan, activity: str) -> Iterator[Callable[[int], None]]:
     import time
 
     from headway.calls.progress import progress_bar
-    from headway.jobs.join import missing_chunks
+    from headway.jobs.join import count_missing_chunks
 
-    done = plan.num_lines * (plan.num_chunks - missing_chunks(plan)) // max(plan.num_chunks, 1)
+    done = plan.num_lines * (plan.num_chunks - count_missing_chunks(plan)) // max(plan.num_chunks, 1)
     with progress_bar(redirect_stdout=False, transient=True) as bar:
         task = bar.add_task(activity, total=plan.num_lines, completed=done, numbers="")
         begin, new = time.monotonic(), 0

@@ -83,7 +83,7 @@ class TextLineMap(Generic[ItemT, ResultT]):
             return self._convert_texts(lines, first_line, location)
         return self._convert_records(self._records, lines, first_line, location)
 
-    def failed_line(self, line: Line, number: int, location: str, reason: str) -> ConvertedLine:
+    def make_failed_line(self, line: Line, number: int, location: str, reason: str) -> ConvertedLine:
         """Return the output for a line that cannot be converted."""
         if self._on_error == "stop":
             raise HeadwayError(reason, where=f"{location}, line {number}")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, runtime_chec
 
 from headway.data.store import fingerprint
 from headway.errors import BundleError
-from headway.jobs.join import missing_chunks
+from headway.jobs.join import count_missing_chunks
 from headway.jobs.line_map import LineMap
 from headway.jobs.plan import JobRequest, Plan
 from headway.jobs.processes import run_workers, supervise
@@ -149,7 +149,7 @@ def make_job_request(
             "on_error": on_error,
             "mixed_processors": mixed_processors,
         },
-        contents={str(path): content_hash(path) for path in paths},
+        content_hashes={str(path): content_hash(path) for path in paths},
         inputs=inputs,
         chunk_lines=chunk_lines,
         timing=timing or Timing(),
@@ -176,7 +176,7 @@ def load_line_map(plan: Plan, num_workers: int = 1) -> LineMap:
     Raises:
         BundleError: A model or file has changed since the job was created.
     """
-    for name, planned in plan.contents.items():
+    for name, planned in plan.content_hashes.items():
         if content_hash(Path(name)) != planned:
             raise BundleError(
                 f"{name}: has changed since the job in {plan.folder} was created; restore it, or start another job"
@@ -203,7 +203,7 @@ def work(
         HeadwayError: The job cannot continue.
         WorkersStopped: The process received SIGTERM.
     """
-    if missing_chunks(plan):
+    if count_missing_chunks(plan):
         command = ["-m", "headway.corpus.work", str(plan.folder), str(num_workers)]
         run_workers(command, one_thread=one_thread, on_chunk=on_chunk)
 

@@ -170,7 +170,7 @@ def work_on_pool(folder: PoolFolder, settings: Settings, *, max_runs: int | None
             time.sleep(_POLL_S)
             continue
         try:
-            with leases.held(lease):
+            with leases.hold(lease):
                 if not folder.is_done(run):  # another process may have finished it since
                     settings.say(f"{describe_pool(folder)}; now {run.name}")
                     _do(run, folder, settings)

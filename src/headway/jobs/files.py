@@ -1,7 +1,7 @@
-"""The operations of a file system that the protocol uses, and their form for the local (or mounted) file system.
+"""The file system operations that the protocol uses, and their implementation for local and mounted file systems.
 
-The protocol (:mod:`headway.jobs.protocol`) reads and writes the folder of a job only through :class:`Files`. Tests
-replace it by a simulated network file system. All names are relative to the folder of the job.
+The protocol (:mod:`headway.jobs.protocol`) reads and writes a job folder only through :class:`Files`. Tests replace
+:class:`LocalFiles` with a simulated network file system. All names are relative to the job folder.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-# Errors that say that a file system has no hard links.
+# Error codes of file systems without hard links.
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EINVAL}
 
 
@@ -33,19 +33,19 @@ class Files(Protocol):
         """Return whether a file exists."""
 
     def list(self, folder: str) -> list[str]:
-        """Return the names in a folder, in any order; an empty list if it does not exist."""
+        """Return the names in a folder, in any order, or an empty list if the folder does not exist."""
 
     def write_durably(self, name: str, content: bytes) -> None:
         """Write a new file so that its content survives a crash of the machine."""
 
     def link(self, source: str, name: str) -> bool:
-        """Give a file a second name, which must not exist. Return False if it exists."""
+        """Create a hard link named ``name``, which must not exist. Return False if it exists."""
 
     def remove(self, name: str) -> None:
         """Remove a file. Nothing happens if it does not exist."""
 
     def flush_folder(self, folder: str) -> None:
-        """Make the names in a folder survive a crash of the machine."""
+        """Flush a folder, so that the names in it survive a crash of the machine."""
 
 
 class LocalFiles:
@@ -85,14 +85,14 @@ class LocalFiles:
         return (self._folder / name).exists()
 
     def list(self, folder: str) -> list[str]:
-        """Return the names in a folder, in any order; an empty list if it does not exist."""
+        """Return the names in a folder, in any order, or an empty list if the folder does not exist."""
         try:
-            return os.listdir(self._folder / folder)  # noqa: PTH208  # a fifth of the time of Path.iterdir
+            return os.listdir(self._folder / folder)  # noqa: PTH208  # takes a fifth of the time of Path.iterdir
         except FileNotFoundError:
             return []
 
     def write_durably(self, name: str, content: bytes) -> None:
-        """Write a new file, flush it to disk, and check that closing it has worked.
+        """Write a new file, flush it to disk, and check for errors when closing it.
 
         Network file systems report a full disk or a quota only when a file is flushed or closed.
         """
@@ -102,11 +102,10 @@ class LocalFiles:
         _write_and_close(descriptor, content, path, flush=True)
 
     def link(self, source: str, name: str) -> bool:
-        """Give a file a second name, which must not exist. Return False if it exists.
+        """Create a hard link named ``name``, which must not exist. Return False if it exists.
 
-        On file systems without hard links, the file is renamed. Another file of this name, which a process may have
-        created at the very same moment, is then replaced; its content is equal, because it is a result of the same
-        chunk.
+        On file systems without hard links, the file is renamed. This replaces a file of this name that another process
+        has created at the same moment; both files have the same content, because they are results of the same chunk.
         """
         old, new = self._folder / source, self._folder / name
         try:
@@ -131,7 +130,7 @@ class LocalFiles:
         (self._folder / name).unlink(missing_ok=True)
 
     def flush_folder(self, folder: str) -> None:
-        """Make the names in a folder survive a crash of the machine, if the system can flush folders."""
+        """Flush a folder, so that the names in it survive a crash, if the system can flush folders."""
         with suppress(OSError):
             descriptor = os.open(self._folder / folder, os.O_RDONLY)
             try:

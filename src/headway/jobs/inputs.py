@@ -1,7 +1,7 @@
-"""Reading inputs in chunks of whole lines.
+"""Read inputs in chunks of whole lines.
 
-Lines end in ``\\n`` or ``\\r\\n``, as everywhere (:mod:`headway.data.readers`). The last line need not end at all, and
-a byte order mark at the start of a file is skipped.
+Lines end in ``\\n`` or ``\\r\\n``, as in :mod:`headway.data.readers`. The last line may lack a line end, and a byte
+order mark at the start of a file is skipped.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ _READ_BYTES = 1 << 20
 
 
 class LineStream:
-    """The content of a file, decompressed, from which whole lines are taken.
+    """Reads whole lines from a file, which is decompressed if necessary.
 
     Args:
-        path: The file.
+        path: The file to read.
 
     Attributes:
-        hash: Hash of the content that was read so far.
+        hash: Hash of the decompressed content read so far.
+        bom_bytes: Size of the byte order mark in bytes, or 0.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,13 +35,13 @@ class LineStream:
         self._content = bytearray()
         self._is_read = False
         self._read_more()
-        self.skipped = len(codecs.BOM_UTF8) if self._content.startswith(codecs.BOM_UTF8) else 0
-        del self._content[: self.skipped]
+        self.bom_bytes = len(codecs.BOM_UTF8) if self._content.startswith(codecs.BOM_UTF8) else 0
+        del self._content[: self.bom_bytes]
 
     def take(self, max_lines: int, max_bytes: int | None = None) -> bytes:
-        """Remove the next ``max_lines`` lines and return them, or fewer if they have ``max_bytes`` or more.
+        """Return the next ``max_lines`` lines, or fewer lines if these already have ``max_bytes`` or more.
 
-        Fewer lines are also returned at the end of the file, and none behind it.
+        At the end of the file, the remaining lines are returned, and after it, no lines.
         """
         end = _lines_end(self._content, max_lines, max_bytes)
         while end is None and not self._is_read:
@@ -51,7 +52,7 @@ class LineStream:
         return taken
 
     def _read_more(self) -> None:
-        wanted = max(_READ_BYTES, len(self._content))  # doubles the content, so that long chunks take linear time
+        wanted = max(_READ_BYTES, len(self._content))  # doubles the buffer, so that reading a long chunk is linear
         size = len(self._content) + wanted
         while len(self._content) < size:
             block = next(self._blocks, None)
@@ -63,7 +64,7 @@ class LineStream:
 
 
 def _lines_end(content: bytearray, max_lines: int, max_bytes: int | None) -> int | None:
-    """Return the end of the lines to take, or None if more must be read to find it."""
+    """Return the offset at which the lines to take end, or None if more content must be read to find it."""
     limit = len(content)
     if max_bytes is not None:
         newline = content.find(b"\n", max_bytes - 1)
@@ -79,12 +80,12 @@ def _lines_end(content: bytearray, max_lines: int, max_bytes: int | None) -> int
 
 
 def count_lines(content: bytes) -> int:
-    """Return the number of lines. The last one need not end."""
+    """Return the number of lines, including a last line without a line end."""
     return content.count(b"\n") + (not content.endswith(b"\n") and bool(content))
 
 
 def split_lines(content: bytes) -> list[bytes]:
-    """Return the lines of a chunk without their ends."""
+    """Return the lines of a chunk without line ends."""
     if not content:
         return []
     lines = content.removesuffix(b"\n").split(b"\n")
@@ -92,12 +93,12 @@ def split_lines(content: bytes) -> list[bytes]:
 
 
 def chunk_digest(content: bytes) -> int:
-    """Return a 63-bit hash, which shows workers whether an input has changed."""
+    """Return a 63-bit hash, by which workers detect that an input has changed."""
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big") >> 1
 
 
 def read_range(path: Path, offset: int, size: int, *, is_frame: bool) -> bytes:
-    """Return a range of a file, which is a Zstandard frame if ``is_frame`` is set.
+    """Return the content of a byte range of a file. If ``is_frame``, the range is a Zstandard frame to decompress.
 
     Raises:
         DataError: The file is missing or damaged.

@@ -1,4 +1,4 @@
-"""The results of a finished job as one file, or as one file for each input, in the order of the input."""
+"""Join the results of a finished job into one file, or into one file per input, in the order of the input."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import zstandard
 from headway.errors import CheckpointError, DataError, OutputError
 from headway.jobs.files import LocalFiles
 from headway.jobs.plan import JobChunk, Plan
-from headway.jobs.protocol import FOLDER_CHUNKS, finished_chunks, result_name
-from headway.jobs.results import DamagedResultError, decode
+from headway.jobs.protocol import CHUNKS_PER_FOLDER, finished_chunks, result_name
+from headway.jobs.results import DamagedResultError, decode_result
 from headway.jobs.status import FailedLine, failed_lines
 from headway.storage import atomic_write
 
@@ -27,13 +27,13 @@ _COMPRESSION_LEVEL = 3
 
 @dataclass
 class JoinedResults:
-    """What :func:`join` has written.
+    """Statistics of the results that :func:`join_results` has written.
 
     Attributes:
-        num_lines: Number of lines of the inputs.
+        num_lines: Number of lines in the inputs.
         num_failed: Number of failed lines.
         failures: The first failed lines, with reasons.
-        counts: What the operation has counted.
+        counts: Sums of the operation's own counts, by name.
     """
 
     num_lines: int = 0
@@ -42,14 +42,14 @@ class JoinedResults:
     counts: Counter[str] = field(default_factory=Counter)
 
 
-def missing_chunks(plan: Plan) -> int:
-    """Return the number of chunks that have no result."""
+def count_missing_chunks(plan: Plan) -> int:
+    """Return the number of chunks without a result."""
     files = LocalFiles(plan.folder)
-    folders = range(-(-plan.num_chunks // FOLDER_CHUNKS))
+    folders = range(-(-plan.num_chunks // CHUNKS_PER_FOLDER))
     return plan.num_chunks - sum(len(finished_chunks(files, f"{number:04d}")) for number in folders)
 
 
-def join(
+def join_results(
     plan: Plan,
     output: Path,
     *,
@@ -61,18 +61,18 @@ def join(
 
     Args:
         plan: The plan of the job.
-        output: A file, which is compressed if its name ends in .gz or .zst. A folder gets one file for each input, with
-            the name of the input's first file.
-        verify: Whether to compare each result with its checksum.
-        failures: A file for the failed lines, as JSON objects with file, line and reason.
-        on_lines: Is called with the number of lines of each chunk that was written.
+        output: The output file, which is compressed if its name ends in .gz or .zst, or an existing folder. In a
+            folder, one file is written for each input, with the name of the input's first file.
+        verify: Whether to check each result against its checksum.
+        failures: If given, a file to which each failed line is written as a JSON object with file, line and reason.
+        on_lines: Called after each chunk is written, with its number of lines.
 
     Raises:
         CheckpointError: The job is not finished.
         DataError: A result is damaged.
         OutputError: A file cannot be written.
     """
-    if missing := missing_chunks(plan):
+    if missing := count_missing_chunks(plan):
         raise CheckpointError(
             f"{plan.folder}: {missing:,} of {plan.num_chunks:,} chunks have no result yet; continue with "
             f"headway corpus work {plan.folder}"
@@ -93,7 +93,7 @@ def join(
 
 
 def _outputs_in(folder: Path, plan: Plan) -> list[Path]:
-    """Return a file in a folder for each input, with the name of the input's first file."""
+    """Return an output file in the folder for each input, with the name of the input's first file."""
     names = [Path(item.files[0].path).name for item in plan.inputs]
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise OutputError(f"{folder}: several inputs are named {twice[0]}; join them to one file")
@@ -101,7 +101,7 @@ def _outputs_in(folder: Path, plan: Plan) -> list[Path]:
 
 
 def _all_failures(plan: Plan) -> Iterator[FailedLine]:
-    for number in range(-(-plan.num_chunks // FOLDER_CHUNKS)):
+    for number in range(-(-plan.num_chunks // CHUNKS_PER_FOLDER)):
         names = LocalFiles(plan.folder).list(f"failed/{number:04d}")
         for chunk in sorted(int(name.partition(".")[0]) for name in names):
             yield from failed_lines(plan, chunk)
@@ -115,7 +115,7 @@ def _write(
     verify: bool,
     on_lines: Callable[[int], None],
 ) -> None:
-    with atomic_write(path) as new, open_compressed(new, path.suffix) as file:
+    with atomic_write(path) as new, open_output(new, path.suffix) as file:
         for chunk in chunks:
             header, output = _read_result(plan, chunk, verify)
             file.write(output)
@@ -127,11 +127,11 @@ def _write(
             on_lines(chunk.num_lines)
 
 
-def read_output(plan: Plan, chunk: JobChunk) -> bytes:
+def read_chunk_output(plan: Plan, chunk: JobChunk) -> bytes:
     """Return the output of a finished chunk.
 
     Raises:
-        DataError: It is damaged.
+        DataError: The result is damaged.
     """
     return _read_result(plan, chunk, verify=False)[1]
 
@@ -139,7 +139,7 @@ def read_output(plan: Plan, chunk: JobChunk) -> bytes:
 def _read_result(plan: Plan, chunk: JobChunk, verify: bool) -> tuple[dict[str, Any], bytes]:
     path = plan.folder / result_name(chunk.index)
     try:
-        header, output = decode(path.read_bytes(), verify=verify)
+        header, output = decode_result(path.read_bytes(), verify=verify)
         if header["lines"] != chunk.num_lines:
             raise DamagedResultError(f"it has {header['lines']} lines instead of {chunk.num_lines}")
     except DamagedResultError as error:
@@ -151,8 +151,8 @@ def _read_result(plan: Plan, chunk: JobChunk, verify: bool) -> tuple[dict[str, A
 
 
 @contextmanager
-def open_compressed(path: Path, suffix: str) -> Iterator[BinaryIO]:
-    """Open a file for writing, which is compressed if ``suffix`` is that of a compressed file."""
+def open_output(path: Path, suffix: str) -> Iterator[BinaryIO]:
+    """Open a file for writing. It is compressed if ``suffix`` is .gz or .zst."""
     with path.open("wb") as raw:
         if suffix == ".gz":
             with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as file:

@@ -1,4 +1,4 @@
-"""What an operation on lines has to provide, so that a job can run it."""
+"""The interface of an operation that a job applies to lines."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 Line = tuple[bytes, ...]
-"""The text of a line in each file of the input, without its end."""
+"""The text of a line in each file of the input, without its line end."""
 
 
 @dataclass(frozen=True)
 class ConvertedLine:
-    """The output for a line, with line ends, and the reason if the line failed."""
+    """The output for a line, including line ends, and the reason for the failure if the line failed."""
 
     output: str
     failure: str | None = None
@@ -21,7 +21,7 @@ class ConvertedLine:
 
 @dataclass
 class ConvertedBatch:
-    """The output for consecutive lines, and what was counted."""
+    """The output for consecutive lines, and the operation's own counts, by name."""
 
     lines: list[ConvertedLine]
     counts: Counter[str] = field(default_factory=Counter)
@@ -33,23 +33,23 @@ class LineMap(Protocol):
 
     @property
     def processor(self) -> dict[str, Any]:
-        """What results depend on besides the job, such as the processor's features and the precision."""
+        """Properties of the machine that affect the results, such as processor features and precision."""
 
     def convert(self, lines: Sequence[Line], first_line: int, location: str) -> ConvertedBatch:
         """Return the output for each line.
 
         Args:
-            lines: The lines.
-            first_line: Number of the first line, counted from 1.
-            location: The name of the input.
+            lines: Consecutive lines to convert.
+            first_line: Number of the first line in its file, counted from 1.
+            location: Name of the input, for messages.
 
         Raises:
             HeadwayError: The job cannot continue.
         """
 
-    def failed_line(self, line: Line, number: int, location: str, reason: str) -> ConvertedLine:
+    def make_failed_line(self, line: Line, number: int, location: str, reason: str) -> ConvertedLine:
         """Return the output for a line that cannot be converted because of a problem outside the operation.
 
         Raises:
-            HeadwayError: The job should end with the first line that fails.
+            HeadwayError: The operation is configured to stop at the first failed line.
         """

@@ -1,4 +1,4 @@
-"""The identity of a process that works on a chunk, and whether that process has died on this machine."""
+"""Identify the process that works on a chunk, and detect whether it has died on this machine."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ class Owner:
     """A process that works on chunks.
 
     Attributes:
-        id: A random name, which no other process has.
-        host: The name of its machine, for people.
-        machine: Identifies the machine since it was started, and the set of processes that see each other there. Empty
-            if the system does not report it.
-        pid: The number of the process.
-        started: When the process was started, in the system's units, because process ids are reused.
+        id: A random name that is unique to the process.
+        host: Host name of the machine, for messages.
+        machine: Identifies the boot of the machine and the process namespace. Empty if the system does not report them.
+        pid: Process id.
+        started: Start time of the process in clock ticks since boot, because process ids are reused.
     """
 
     id: str
@@ -38,12 +37,12 @@ class Owner:
         return cls(f"{host}-{pid}-{secrets.token_hex(6)}", host, _machine(), pid, _started(pid))
 
     @classmethod
-    def of(cls, data: dict[str, Any]) -> Owner:
-        """Return the owner that :meth:`as_dict` describes."""
+    def from_dict(cls, data: dict[str, Any]) -> Owner:
+        """Create an owner from a dictionary that :meth:`as_dict` returned."""
         return cls(**{name: data[name] for name in cls.__dataclass_fields__})
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the attributes as values of JSON."""
+        """Return the attributes as JSON values."""
         return asdict(self)
 
     def has_died(self) -> bool:
@@ -53,7 +52,7 @@ class Owner:
 
 @cache
 def _machine() -> str:
-    """Return an identifier of the running system and its process namespace; each container has its own."""
+    """Return an identifier of this boot of the machine and of the process namespace, which differs by container."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -62,7 +61,7 @@ def _machine() -> str:
 
 
 def _started(pid: int) -> str:
-    """Return when a process was started, or "" if it has ended."""
+    """Return the start time of a process, or "" if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:

@@ -1,17 +1,18 @@
 """The plan of a job: the operation, the inputs, and a table of chunks.
 
-The folder of a job contains::
+A job folder contains::
 
     job.json     the operation with all options, the content hashes of models and inputs, the number of lines and chunks
-    chunks.bin   for each chunk: its input, lines, byte ranges and a hash; rows of equal size, which are read one by one
-    input/       inputs that were compressed, rewritten with a Zstandard frame for each chunk
+    chunks.bin   a table with a row of fixed size for each chunk: its input, lines, byte ranges and a hash
+    input/       compressed inputs, rewritten with one Zstandard frame per chunk
 
 and the files of the protocol (:mod:`headway.jobs.protocol`). The plan depends only on the request. It is made once:
 ``job.json`` is written last, and a plan without it is made again.
 
 An *input* is a file, or several parallel files: line n of one file belongs to line n of the others. A chunk consists of
-whole lines of one input. If the request gives no number of lines, chunks have up to 16,384 lines and between 128 KiB
-and 1 MiB, depending on the size of all inputs, so that small jobs have enough chunks for several workers.
+whole lines of one input. Unless the request sets the number of lines, a chunk has at most 16,384 lines and ends at a
+size between 32 KiB and 1 MiB that depends on the total size of the inputs, so that small jobs have enough chunks for
+several workers.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ FORMAT_VERSION = 1
 JOB_FILE = "job.json"
 _TABLE_FILE = "chunks.bin"
 _ROW = struct.Struct("<4q")  # input, first line, number of lines, digest
-_RANGE = struct.Struct("<2q")  # offset and size in a file
+_RANGE = struct.Struct("<2q")  # byte offset and size in a file
 _UNFINISHED_PLAN = {_TABLE_FILE, "input", "plan.lock"}
 _MIN_CHUNK_BYTES, _MAX_CHUNK_BYTES = 1 << 15, 1 << 20
 # Target number of chunks in a small job, unless the chunks would be smaller than _MIN_CHUNK_BYTES.
 _SMALL_JOB_CHUNKS = 64
 _MAX_CHUNK_LINES = 16_384
-_COMPRESSION_RATIO = 4  # typical of text
+_COMPRESSION_RATIO = 4  # a typical ratio for text
 _COMPRESSED = (".gz", ".zst")
 
 
@@ -53,11 +54,12 @@ class InputFile:
     """A file of an input.
 
     Attributes:
-        path: The file, relative to the folder of the job if it is beside or in it, so that both can be moved.
-        num_bytes: Its size.
-        modified_ns: Its modification time. While size and time are unchanged, the content is not hashed again.
-        blake2b: Hash of its content, decompressed.
-        stored: The file in the folder of the job with the rewritten content, or None if the file is read in place.
+        path: Path of the file. It is relative to the job folder if the file is inside or next to that folder, so that
+            both can be moved together.
+        num_bytes: Size of the file.
+        modified_ns: Modification time. The content is not hashed again while the size and this time are unchanged.
+        blake2b: Hash of the decompressed content.
+        stored: Name of the rewritten file in the job folder, or None if the original file is read.
     """
 
     path: str
@@ -67,10 +69,10 @@ class InputFile:
     stored: str | None = None
 
     def is_unchanged(self, path: Path) -> bool:
-        """Return whether the file, which is at ``path``, has the content that was planned.
+        """Return whether the file, now at ``path``, has the same content as when the job was planned.
 
         Raises:
-            DataError: It cannot be read.
+            DataError: The file cannot be read.
         """
         if path.is_file():
             status = path.stat()
@@ -81,7 +83,7 @@ class InputFile:
 
 @dataclass(frozen=True)
 class Input:
-    """One file, or several files in step."""
+    """One file, or several parallel files with the same number of lines."""
 
     files: tuple[InputFile, ...]
     num_lines: int
@@ -93,12 +95,12 @@ class JobChunk:
     """Consecutive lines of an input.
 
     Attributes:
-        index: Number of the chunk, counted from 0.
-        input: Number of its input, counted from 0.
-        first_line: Number of its first line in the input, counted from 1.
+        index: Index of the chunk in the job, counted from 0.
+        input: Index of the chunk's input, counted from 0.
+        first_line: Number of the first line in the input, counted from 1.
         num_lines: Number of lines.
-        digest: Hash of the content in all files.
-        ranges: Offset and size in each file of the input.
+        digest: Hash of the chunk's content in all files of the input.
+        ranges: Byte offset and size of the chunk in each file of the input.
     """
 
     index: int
@@ -111,20 +113,20 @@ class JobChunk:
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What a job should do.
+    """A request to apply an operation to inputs.
 
     Attributes:
-        operation: The name of the operation.
-        options: Its options, as values of JSON.
-        contents: For each model and file that the operation uses, its path and the hash of its content.
+        operation: Name of the operation.
+        options: Options of the operation, as JSON values.
+        content_hashes: Maps the path of each model and file that the operation uses to the hash of its content.
         inputs: The files of each input.
-        chunk_lines: Number of lines of a chunk, or None to choose it by the size of the inputs.
-        timing: Times of the protocol.
+        chunk_lines: Number of lines per chunk. None means that it depends on the size of the inputs.
+        timing: Intervals of the protocol.
     """
 
     operation: str
     options: Mapping[str, Any]
-    contents: Mapping[str, str]
+    content_hashes: Mapping[str, str]
     inputs: Sequence[Sequence[Path]]
     chunk_lines: int | None = None
     timing: Timing = field(default_factory=Timing)
@@ -134,17 +136,17 @@ class Plan:
     """The plan of the job in ``folder``.
 
     Attributes:
-        folder: The folder of the job.
-        operation: The name of the operation.
-        options: Its options.
-        contents: Hashes of the models and files that it uses.
-        inputs: The inputs.
-        num_chunks: Number of chunks.
-        num_lines: Number of lines.
-        timing: Times of the protocol.
+        folder: The job folder.
+        operation: Name of the operation.
+        options: Options of the operation, as JSON values.
+        content_hashes: Content hashes of the models and files that the operation uses, by path.
+        inputs: The inputs, in the order of the request.
+        num_chunks: Number of chunks in all inputs.
+        num_lines: Number of lines in all inputs.
+        timing: Intervals of the protocol.
 
     Raises:
-        CheckpointError: There is no plan, or it is damaged.
+        CheckpointError: The folder has no plan, or the plan is damaged.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -154,7 +156,7 @@ class Plan:
             data = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise CheckpointError(
-                f"{folder}: no job, because it has no {JOB_FILE}; make one, for example with "
+                f"{folder}: not a job folder, because it has no {JOB_FILE}; make a job, for example with "
                 f"headway corpus translate MODEL FILE -o {folder}"
             ) from None
         except ValueError as error:
@@ -164,7 +166,7 @@ class Plan:
         self._data = data
         self.operation: str = data["operation"]
         self.options: dict[str, Any] = data["options"]
-        self.contents: dict[str, str] = data["contents"]
+        self.content_hashes: dict[str, str] = data["contents"]
         self.inputs = [
             Input(tuple(InputFile(**file) for file in item["files"]), item["num_lines"], item["num_chunks"])
             for item in data["inputs"]
@@ -176,7 +178,7 @@ class Plan:
         self._row_bytes = _ROW.size + self._num_files * _RANGE.size
 
     def chunk(self, index: int) -> JobChunk:
-        """Return a chunk. Only its row of the table is read."""
+        """Read one chunk from its row of the table."""
         with (self.folder / _TABLE_FILE).open("rb") as table:
             table.seek(index * self._row_bytes)
             return self._parse_row(index, table.read(self._row_bytes))
@@ -189,7 +191,9 @@ class Plan:
 
     def _parse_row(self, index: int, row: bytes) -> JobChunk:
         if len(row) != self._row_bytes:
-            raise CheckpointError(f"{self.folder / _TABLE_FILE}: incomplete; remove the folder, and make the job again")
+            raise CheckpointError(
+                f"{self.folder / _TABLE_FILE}: incomplete; remove the folder, and create the job again"
+            )
         number, first_line, num_lines, digest = _ROW.unpack_from(row)
         count = len(self.inputs[number].files)
         ranges = tuple(_RANGE.unpack_from(row, _ROW.size + part * _RANGE.size) for part in range(count))
@@ -199,7 +203,7 @@ class Plan:
         """Return the lines of a chunk: for each line, its text in each file of the input.
 
         Raises:
-            DataError: An input is missing, or has changed.
+            DataError: An input is missing or has changed.
         """
         files, parts = self.inputs[chunk.input].files, list[bytes]()
         for file, (offset, size) in zip(files, chunk.ranges, strict=True):
@@ -207,22 +211,24 @@ class Plan:
             parts.append(read_range(path, offset, size, is_frame=file.stored is not None))
         if chunk_digest(b"\0".join(parts)) != chunk.digest:
             raise DataError(
-                f"{self.location(chunk)}: has changed since the job was planned; restore the file, or start another job"
+                f"{self.input_name(chunk)}: has changed since the job was planned; restore the file, or start "
+                "another job"
             )
         return list(zip(*map(split_lines, parts), strict=True))
 
-    def location(self, chunk: JobChunk) -> str:
-        """Return the name of the input of a chunk, for messages."""
+    def input_name(self, chunk: JobChunk) -> str:
+        """Return the name of a chunk's input, for messages."""
         return " and ".join(str(self._path(file)) for file in self.inputs[chunk.input].files)
 
     def _path(self, file: InputFile) -> Path:
         return Path(os.path.normpath(self.folder / file.path))
 
     def check_request(self, request: JobRequest, advice: str) -> None:
-        """Check that the plan is the plan of a request. If it is not, the error ends with ``advice``.
+        """Check that this plan was made for ``request``.
 
         Raises:
-            CheckpointError: It is not. The message lists the differences.
+            CheckpointError: The plan was made for another request. The message lists the differences and ends with
+                ``advice``.
         """
         ours, theirs = (
             dict(flatten_items(self._request_data())),
@@ -245,7 +251,7 @@ class Plan:
 
 
 def content_digest(path: Path) -> str:
-    """Return the hash of a file's content, decompressed: :attr:`InputFile.blake2b`.
+    """Return the hash of a file's decompressed content, which :attr:`InputFile.blake2b` stores.
 
     Raises:
         DataError: The file cannot be read.
@@ -261,17 +267,17 @@ def _shown(value: object) -> str:
 
 
 def _portable_path(folder: Path, path: Path) -> str:
-    """Return the path of an input, relative to the folder of the job if it lies beside this folder or in it."""
+    """Return the path of an input. It is relative to the job folder if the input is inside or next to that folder."""
     folder, path = folder.resolve(), path.resolve()
     return os.path.relpath(path, folder) if path.is_relative_to(folder.parent) else str(path)
 
 
 def _request_data(folder: Path, request: JobRequest) -> dict[str, Any]:
-    """Return the values that identify a request, in JSON form."""
+    """Return the JSON values that identify a request."""
     data = {
         "operation": request.operation,
         "options": request.options,
-        "contents": request.contents,
+        "contents": request.content_hashes,
         "files": [[_portable_path(folder, path) for path in paths] for paths in request.inputs],
         "chunk_lines": request.chunk_lines,
         "timing": asdict(request.timing),
@@ -287,24 +293,25 @@ def make_plan(
     advice: str = "repeat its command to resume it, or choose another folder",
     on_progress: Callable[[int], None] = lambda lines: None,
 ) -> Plan:
-    """Return the plan of a job in ``folder``, which is made if it does not exist.
+    """Return the plan in ``folder``. If there is none, make it first.
 
     Args:
-        folder: The folder of the job.
-        request: What the job should do.
-        advice: What to do if the folder has the plan of another request.
-        on_progress: Is called with the number of lines that were read since the last call.
+        folder: The job folder.
+        request: The operation and its inputs.
+        advice: Advice for the error message if the folder contains the plan of another request.
+        on_progress: Called repeatedly with the number of lines read since the last call.
 
     Raises:
-        CheckpointError: The folder has the plan of another request, or other files.
-        DataError: An input cannot be read, or files in step have different numbers of lines.
+        CheckpointError: The folder contains the plan of another request, or other files.
+        ConfigError: There are no input files, or ``chunk_lines`` is less than 1.
+        DataError: An input cannot be read, or parallel files have different numbers of lines.
     """
     if not request.inputs:
         raise ConfigError("no input files")
     names = {path.name for path in folder.iterdir()} if folder.exists() else set[str]()
     if JOB_FILE not in names and names - _UNFINISHED_PLAN:
         raise CheckpointError(f"{folder}: neither empty nor a job; choose another folder")
-    with lock_file(folder / "plan.lock"):  # if the same command runs several times at once, one process makes the plan
+    with lock_file(folder / "plan.lock"):  # the same command may be running several times: only one makes the plan
         if (folder / JOB_FILE).exists():
             plan = Plan(folder)
             plan.check_request(request, advice)
@@ -341,8 +348,8 @@ def _write_job(folder: Path, request: JobRequest, items: Sequence[Input]) -> Non
     atomic_write_text(folder / JOB_FILE, json.dumps(data, indent=1) + "\n")
 
 
-def write_line_numbers(folder: Path, num_lines: int, chunk_lines: int) -> Plan:
-    """Make the plan of a job that has only numbers of lines, and no files: for measurements of large jobs."""
+def make_plan_without_files(folder: Path, num_lines: int, chunk_lines: int) -> Plan:
+    """Make the plan of a job without files, whose chunks have only line numbers, to benchmark large jobs."""
     folder.mkdir(parents=True)
     num_chunks = 0
     with (folder / _TABLE_FILE).open("wb") as table:
@@ -354,7 +361,7 @@ def write_line_numbers(folder: Path, num_lines: int, chunk_lines: int) -> Plan:
 
 
 def _chunk_size(request: JobRequest) -> tuple[int, int | None]:
-    """Return the maximum number of lines of a chunk, and the number of bytes that ends it."""
+    """Return the maximum number of lines of a chunk, and the size in bytes at which a chunk ends (None: no limit)."""
     if request.chunk_lines is not None:
         if request.chunk_lines < 1:
             raise ConfigError(f"--chunk-lines {request.chunk_lines}: expected 1 or more")
@@ -375,14 +382,14 @@ def _plan_input(
     max_bytes: int | None,
     write_row: Callable[[bytes, int], None],
 ) -> Input:
-    """Divide an input into chunks, and write their rows of the table. Compressed files are rewritten."""
+    """Divide an input into chunks, write their rows to the table, and rewrite compressed files."""
     before = [path.stat() if path.is_file() else None for path in paths]
     streams = [LineStream(path) for path in paths]
     stored = [
         f"input/{number}.{part}.zst" if path.suffix in _COMPRESSED or not path.is_file() else None
         for part, path in enumerate(paths)
     ]
-    offsets = [stream.skipped for stream in streams]
+    offsets = [stream.bom_bytes for stream in streams]
     first_line, num_chunks = 1, 0
     with ExitStack() as stack:
         outputs: list[BinaryIO | None] = []

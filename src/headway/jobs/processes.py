@@ -1,8 +1,8 @@
-"""The workers of one machine: a process that loads the operation, and forks the workers, which share its memory.
+"""The workers of one machine. A supervisor process loads the operation and forks the workers, which share its memory.
 
-The command (:func:`run_workers`) starts this process and reads its messages, one JSON object per line. The process
-(:func:`supervise`) has one thread and computes nothing after loading, so that forking it is safe. It replaces workers
-that die, and gives up if many die without finishing a chunk. If the command ends or is killed, the workers end, too.
+The command (:func:`run_workers`) starts the supervisor (:func:`supervise`) and reads its messages, one JSON object per
+line. The supervisor has one thread and computes nothing after loading, so that it can fork safely. It replaces workers
+that die, and gives up if many die without finishing a chunk. If the command ends or is killed, the workers also end.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from headway import errors
 from headway.errors import HeadwayError
 from headway.jobs.line_map import LineMap
 from headway.jobs.plan import JobChunk, Plan
-from headway.jobs.worker import RELEASED, Worker
+from headway.jobs.worker import EXIT_RELEASED, Worker
 from headway.parent_process import end_with_parent
 
 _FAILED = 2  # exit code after an error that the user can correct
 _END_WITHIN_S = 20.0
 _CHECK_S = 0.1
-# Seconds between two requests to stop, because a process that has just been forked may miss the first one.
+# Seconds between two requests to stop. A process that has just been forked may miss the first request.
 _REPEAT_S = 1.0
 # A worker uses one thread: one process per core is faster than several threads.
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
-_ENVIRONMENT = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}  # PyTorch looks for a GPU without initializing CUDA
+_ENVIRONMENT = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}  # makes PyTorch detect GPUs without initializing CUDA
 
 
-class WorkersStopped(Exception):  # noqa: N818  # not an error: somebody has asked for it
-    """The workers have released their chunks because of a signal."""
+class WorkersStopped(Exception):  # noqa: N818  # not an error: the user has stopped the workers
+    """A signal has stopped the workers, which have released their chunks."""
 
 
 def run_workers(
@@ -48,18 +48,18 @@ def run_workers(
     one_thread: bool,
     on_chunk: Callable[[int], None] = lambda lines: None,
 ) -> None:
-    """Run the process that supervises workers until all chunks of the job have a result.
+    """Run the supervisor process until all chunks of the job have a result.
 
     SIGTERM and Ctrl-C stop the workers, which release their chunks.
 
     Args:
-        command: The arguments of Python for the process.
-        one_thread: Whether workers use one thread each, even if the environment allows more.
-        on_chunk: Is called with the number of lines of each chunk that these workers finish.
+        command: Arguments of the Python interpreter that runs the supervisor.
+        one_thread: Whether each worker uses one thread, unless environment variables set another number.
+        on_chunk: Called with the number of lines of each chunk that these workers finish.
 
     Raises:
         HeadwayError: The job cannot continue.
-        WorkersStopped: The process has got SIGTERM.
+        WorkersStopped: This process or a worker has received SIGTERM.
         KeyboardInterrupt: The user has pressed Ctrl-C.
     """
     environment = {**(_ONE_THREAD if one_thread else {}), **os.environ, **_ENVIRONMENT}
@@ -89,14 +89,14 @@ def run_workers(
         process.stdout.close()
     if message is not None:
         raise _error_of(message)
-    if process.returncode == RELEASED:
+    if process.returncode == EXIT_RELEASED:
         raise WorkersStopped
     if process.returncode:
         raise HeadwayError(f"the process that supervises the workers has ended with exit code {process.returncode}")
 
 
 def _read_messages(stream: Iterable[str], on_chunk: Callable[[int], None]) -> dict[str, Any] | None:
-    """Report finished chunks until the stream ends. Return the message about the first error."""
+    """Report finished chunks to ``on_chunk`` until the stream ends. Return the first error message, if any."""
     error = None
     for line in stream:
         message = json.loads(line)
@@ -115,7 +115,7 @@ def _error_of(message: Mapping[str, Any]) -> HeadwayError:
 
 
 class _Outbox:
-    """Sends messages to the command. Messages are so short that the messages of several workers do not mix."""
+    """Sends messages to the command. Messages are short enough to be written to the pipe atomically."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -126,36 +126,36 @@ class _Outbox:
             os.write(self._descriptor, (json.dumps(message) + "\n").encode())
 
     def send_error(self, error: HeadwayError) -> None:
-        """Send an error. A very long message is truncated."""
+        """Send an error, whose message is truncated if it is very long."""
         self.send({"error": str(error)[:1000], "kind": type(error).__name__})
 
 
 def supervise(plan: Plan, load: Callable[[], LineMap], num_workers: int) -> NoReturn:
-    """Be the process that loads the operation and supervises the workers; never return.
+    """Load the operation, supervise the workers, and exit. This is the main function of the supervisor process.
 
     The exit code is 0 if all chunks have a result, 2 after an error, which was sent to the command, and 75 if the
-    workers were told to stop.
+    workers were stopped by a signal.
 
     Args:
         plan: The plan of the job.
-        load: Returns the operation. If there is only one worker, the worker calls it, so that it can use a GPU.
-        num_workers: Number of workers.
+        load: Loads the operation. A single worker calls it itself, so that it can use a GPU.
+        num_workers: Number of workers to fork.
     """
     outbox = _Outbox(os.dup(1))
-    os.dup2(2, 1)  # keeps the output of libraries away from standard output
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command also receives Ctrl-C, and decides what to do
+    os.dup2(2, 1)  # redirects what libraries print to standard error
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command also receives Ctrl-C, and handles it
     try:
         line_map = load() if num_workers > 1 else None
     except HeadwayError as error:
         outbox.send_error(error)
         os._exit(_FAILED)
     gc.collect()
-    gc.freeze()  # garbage collection in workers would write to every object and so copy every shared page
+    gc.freeze()  # otherwise garbage collection in workers would write to every object and so copy every shared page
     os._exit(_Supervisor(plan, load, line_map, num_workers, outbox).run())
 
 
 class _Supervisor:
-    """Forks workers, replaces those that die, and ends all of them when asked."""
+    """Forks workers, replaces workers that die, and ends all of them on SIGTERM or after an error."""
 
     def __init__(
         self, plan: Plan, load: Callable[[], LineMap], line_map: LineMap | None, num_workers: int, outbox: _Outbox
@@ -164,27 +164,27 @@ class _Supervisor:
         self._num_workers, self._parent = num_workers, os.getppid()
         self._workers = set[int]()
         self._result, self._is_stopping, self._is_done = 0, False, False
-        self._deaths = 0  # number of deaths since a chunk was last finished
+        self._deaths = 0  # number of workers that have died since a chunk was last finished
         self._finished, self._count_finished = os.pipe()  # a pipe that contains one byte per finished chunk
         os.set_blocking(self._finished, False)
-        os.set_blocking(self._count_finished, False)  # nobody reads while no worker dies
+        os.set_blocking(self._count_finished, False)  # the pipe is read only after a worker has died
 
     def run(self) -> int:
-        """Return the exit code when all workers have ended."""
+        """Supervise the workers until all of them have ended. Return the exit code."""
         for _ in range(self._num_workers):
             self._fork()
-        signal.signal(signal.SIGTERM, lambda *_: self._stop(RELEASED))
+        signal.signal(signal.SIGTERM, lambda *_: self._stop(EXIT_RELEASED))
         deadline = next_request = 0.0
         while self._workers:
             time.sleep(_CHECK_S)
             if os.getppid() != self._parent:
-                self._stop(RELEASED)
+                self._stop(EXIT_RELEASED)
             self._reap()
             now = time.monotonic()
             if self._is_stopping and now >= next_request:
                 deadline, next_request = deadline or now + _END_WITHIN_S, now + _REPEAT_S
                 self._send_all(signal.SIGTERM if now < deadline else signal.SIGKILL)
-        return 0 if self._is_done and self._result == RELEASED else self._result
+        return 0 if self._is_done and self._result == EXIT_RELEASED else self._result
 
     def _fork(self) -> None:
         pid = os.fork()
@@ -198,7 +198,7 @@ class _Supervisor:
 
     def _send_all(self, number: signal.Signals) -> None:
         for pid in self._workers:
-            os.kill(pid, signal.SIGCONT)  # a stopped process gets no other signals
+            os.kill(pid, signal.SIGCONT)  # a suspended process handles no other signals
             os.kill(pid, number)
 
     def _reap(self) -> None:
@@ -213,8 +213,8 @@ class _Supervisor:
                 continue
             if code == 0:
                 self._is_done = True
-            elif code == RELEASED:  # a user has stopped only this worker
-                self._result = RELEASED
+            elif code == EXIT_RELEASED:  # a user has stopped only this worker
+                self._result = EXIT_RELEASED
             elif code == _FAILED:
                 self._stop(_FAILED)
             elif self._is_hopeless():
@@ -230,9 +230,9 @@ class _Supervisor:
                 self._fork()
 
     def _is_hopeless(self) -> bool:
-        """Count a death, and return whether there were many since a chunk was finished.
+        """Count the death of a worker. Return whether too many workers have died since a chunk was last finished.
 
-        A line that ends workers is found after the second death (:mod:`headway.jobs.careful`).
+        A line that crashes workers is found after the second death (:mod:`headway.jobs.isolation`).
         """
         with suppress(BlockingIOError):
             while os.read(self._finished, 1 << 12):
@@ -248,9 +248,9 @@ class _Supervisor:
             os._exit(1)
 
     def _work(self) -> int:
-        """Work in this process. Return the exit code."""
-        signal.signal(signal.SIGTERM, lambda *_: os._exit(RELEASED))
-        end_with_parent(os.getppid())  # the chunk is then taken over at once
+        """Run a worker in this process. Return the exit code."""
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_RELEASED))
+        end_with_parent(os.getppid())  # so that another worker can take over the chunk at once
 
         def on_chunk(chunk: JobChunk) -> None:
             with suppress(BlockingIOError):

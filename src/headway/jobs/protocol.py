@@ -1,46 +1,46 @@
 """The protocol by which workers share the chunks of a job: plain files in one folder, and no server.
 
-A result depends on nothing but the job and the chunk. Doing a chunk twice is therefore waste, but never an error, and
-nobody has to be kept from writing. The protocol only makes waste rare and results complete.
+A result depends only on the job and the chunk. Computing a chunk twice is therefore a waste of time, but never an
+error, and no worker has to be prevented from writing. The protocol only makes such waste rare and results complete.
 
 Files (``0012`` is the folder of chunks 12,000 to 12,999)::
 
-    leases/0012/12345.0            chunk 12345 was taken; who has it, and a counter
-    leases/0012/12345.1            it was taken over: generation 1
-    leases/0012/12345.1.released   the owner of generation 1 has stopped before it was done
-    results/0012/12345             its result, which is final
-    finished/0012                  all chunks of the folder have results; only saves looking at it again
-    failed/0012/12345.jsonl        its lines that could not be done, with the reasons
+    leases/0012/12345.0            lease of chunk 12345: its owner, and a counter
+    leases/0012/12345.1            lease of generation 1, after the chunk was taken over
+    leases/0012/12345.1.released   the owner of generation 1 has stopped before finishing the chunk
+    results/0012/12345             the final result of the chunk
+    finished/0012                  all chunks of the folder have results, so that workers need not list it again
+    failed/0012/12345.jsonl        lines of the chunk that could not be converted, with the reasons
     temporary/…                    results that are being written
-    stopped.json                   the job has a fault, which all workers report
+    stopped.json                   an error that stops the job; all workers report it
 
-**Take.** Create ``N.0`` exclusively (``O_EXCL``), with the owner's random id and a number of this attempt in it. The
-creation fails if the file exists. If it then has the owner's id and this very number, a network file system has
-repeated the request after losing the reply, and the chunk is the owner's. (The number distinguishes an earlier lease of
-the same owner, whose result an outdated list does not show.)
+**Take.** Create ``N.0`` exclusively (``O_EXCL``), with the owner's random id and the number of this attempt. The
+creation fails if the file exists. If the existing file contains the owner's id and the number of this attempt, a
+network file system has repeated the request after losing the reply, and the chunk belongs to the owner. (The number
+distinguishes this attempt from an earlier lease of the same owner whose result is missing in an outdated listing.)
 
-**Renew.** Every ``renew_s`` seconds the owner rewrites its lease with a greater counter. If there is a lease of a
+**Renew.** Every ``renew_s`` seconds the owner rewrites its lease with an incremented counter. If there is a lease of a
 higher generation, the owner has lost the chunk, and stops working on it.
 
-**Expire.** A lease has expired if two reads, each after opening the file anew, and at least ``expire_s`` seconds apart
-on the observer's monotonic clock, find the same content. Neither times of files nor clocks of other machines matter. On
-the machine of a dead owner, the lease expires immediately.
+**Expire.** A lease has expired if its content has not changed between two reads that are at least ``expire_s`` seconds
+apart on the observer's monotonic clock. Each read opens the file again. Neither file times nor the clocks of other
+machines are used. On the machine of an owner that has died, the lease expires immediately.
 
 **Take over.** Create the lease of the next generation exclusively. Leases are never removed while the job runs: if
-takers removed an expired lease and created it again, one of them could remove the other's new lease, so that both would
-work on the chunk.
+workers removed an expired lease and created it again, one worker could remove another worker's new lease, and both
+would work on the chunk.
 
-**Commit.** Write a file with a unique temporary name, flush it, and close it, all with their errors checked; give it
-the final name by a hard link, which fails if the name exists; flush the folder. A result with the final name is thus
-always complete. If there is one, it must have an equal checksum. A different one stops the job: the operation is not
-deterministic, or two machines compute differently.
+**Commit.** Write a file with a unique temporary name, flush it, and close it, checking for errors each time. Then
+create a hard link with the final name, which fails if the name exists, and flush the folder. A result with the final
+name is thus always complete. If the chunk already has a result, its checksum must be equal. A different checksum stops
+the job: the operation is not deterministic, or two machines compute differently.
 
-**Release.** A worker that has to stop creates ``N.G.released``. The next owner creates generation G+1 at once.
+**Release.** A worker that has to stop creates ``N.G.released``. The next owner can create generation G+1 at once.
 
-Workers prefer chunks that nobody has. They look at the leases of other workers only if no such chunks are left. They
-choose randomly among the free chunks of one folder at a time, which they list again after a collision. A worker that
-leaves a folder skips finished folders. So there are six to eight operations for each chunk, however many workers and
-chunks there are, and a worker remembers one folder.
+Workers prefer free chunks. They read the leases of other workers only when no free chunks are left. They choose
+randomly among the free chunks of one folder at a time, which they list again after a collision. A worker that leaves a
+folder skips finished folders. A chunk thus takes six to eight file operations, however many workers and chunks there
+are, and a worker keeps only one folder in memory.
 """
 
 from __future__ import annotations
@@ -58,25 +58,25 @@ from headway.jobs.files import Files
 from headway.jobs.owner import Owner
 from headway.jobs.results import ChunkResult, DamagedResultError, read_header
 
-FOLDER_CHUNKS = 1000  # number of chunks per folder
+CHUNKS_PER_FOLDER = 1000  # number of chunks per folder
 STOPPED_FILE = "stopped.json"
 _FINISHED = "finished"
 _COUNTER_DIGITS = 12  # fixed width, so that renewing a lease does not change its size
 _MAX_WATCHED = 12  # maximum number of leases that an idle worker watches
-# Maximum number of folders that an idle worker lists at a time: near the end, hundreds of workers may be idle.
+# Maximum number of folders that an idle worker lists at a time. Near the end of a job, hundreds of workers may be idle.
 _MAX_SURVEYED = 2
-_FIRST_POLL_S = 0.1  # first delay while other workers finish their chunks; each further delay is twice as long
-_CAREFUL_AFTER = 2  # a chunk is treated with care after this many leases that ended without being released
+_FIRST_POLL_S = 0.1  # first delay while other workers finish their chunks; the delay doubles each time
+_CAREFUL_AFTER = 2  # number of unreleased leases in a row after which a chunk is converted in a forked process
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Times of the protocol, in seconds.
+    """Intervals of the protocol, in seconds.
 
     Attributes:
         renew_s: Time between two renewals of a lease.
-        expire_s: Time without a renewal after which a lease has expired.
-        poll_s: Time between two looks at the leases of others. An idle worker begins with shorter times.
+        expire_s: Time without a renewal after which a lease expires.
+        poll_s: Maximum time between two checks of other workers' leases. An idle worker begins with shorter intervals.
     """
 
     renew_s: float = 20.0
@@ -89,12 +89,13 @@ class Lease:
     """The right to work on a chunk.
 
     Attributes:
-        chunk: The chunk's number.
-        generation: How often the chunk was taken before.
-        attempt: Number of the owner's attempt to take a chunk.
+        chunk: Index of the chunk.
+        generation: Number of earlier leases of the chunk.
+        attempt: Number of the owner's attempt to take a chunk, counted over all chunks.
         counter: Number of renewals.
-        is_lost: Whether another worker has taken the chunk over.
-        needs_care: Whether the last two owners have ended without releasing it, perhaps because of one of its lines.
+        is_lost: Whether another worker has taken over the chunk.
+        needs_isolation: Whether the last two owners ended without releasing the chunk, so that one of its lines may
+            crash the process.
     """
 
     chunk: int
@@ -102,12 +103,12 @@ class Lease:
     attempt: int = 0
     counter: int = 0
     is_lost: bool = False
-    needs_care: bool = False
+    needs_isolation: bool = False
 
 
 def folder_name(chunk: int) -> str:
-    """Return the name of the folder of a chunk."""
-    return f"{chunk // FOLDER_CHUNKS:04d}"
+    """Return the name of the folder that contains a chunk."""
+    return f"{chunk // CHUNKS_PER_FOLDER:04d}"
 
 
 def result_name(chunk: int) -> str:
@@ -121,12 +122,12 @@ def failures_name(chunk: int) -> str:
 
 
 def lease_name(chunk: int, generation: int) -> str:
-    """Return the name of a lease."""
+    """Return the file name of a lease."""
     return f"leases/{folder_name(chunk)}/{chunk}.{generation}"
 
 
 def newest_generations(files: Files, folder: str) -> dict[int, tuple[int, bool]]:
-    """Return the newest generation of each chunk in a folder that was ever taken, and whether it was released."""
+    """Return, for each chunk in a folder that was ever taken, its newest generation and whether it was released."""
     newest: dict[int, tuple[int, bool]] = {}
     released = set[tuple[int, int]]()
     for name in files.list(f"leases/{folder}"):
@@ -144,22 +145,22 @@ def finished_chunks(files: Files, folder: str) -> set[int]:
 
 
 class JobStoppedError(HeadwayError):
-    """The job has a fault that no worker can work around."""
+    """The job was stopped for all workers because of an error that no worker can work around."""
 
 
 class ChunkProtocol:
-    """The operations of one worker: acquire chunks, and make their results final.
+    """One worker's side of the protocol: acquires chunks, and makes their results final.
 
     Args:
-        files: The folder of the job.
-        owner: This worker.
-        num_chunks: Number of chunks of the job.
-        timing: Times of the protocol.
-        monotonic: The clock, in seconds.
-        sleep: Waits for some seconds.
+        files: The job folder.
+        owner: The identity of this worker.
+        num_chunks: Number of chunks in the job.
+        timing: Intervals of the protocol.
+        monotonic: Returns the time of a monotonic clock, in seconds.
+        sleep: Waits for a number of seconds.
         has_died: Returns whether another worker is known to have died.
-        seed: Seed of the order in which the worker takes chunks.
-        in_order: Whether the worker takes chunks in order instead.
+        seed: Seed of the random order in which the worker takes chunks. The default is the owner's id.
+        in_order: Whether to take chunks in order instead of randomly.
     """
 
     def __init__(
@@ -180,23 +181,25 @@ class ChunkProtocol:
         self._owner, self._num_chunks = owner, num_chunks
         self._monotonic, self._sleep, self._has_died = monotonic, sleep, has_died
         self._random = random.Random(str(owner.id if seed is None else seed))
-        folders = [f"{number:04d}" for number in range(-(-num_chunks // FOLDER_CHUNKS))]
+        folders = [f"{number:04d}" for number in range(-(-num_chunks // CHUNKS_PER_FOLDER))]
         start = self._random.randrange(len(folders)) if folders and not in_order else 0
-        # _open: folders that may have free chunks. _pending: folders whose chunks are all taken, with the chunks that
-        # have no result.
+        # _open: folders that may have free chunks. _pending: for each folder, the generations of its taken chunks
+        # without a result.
         self._open = deque(folders[start:] + folders[:start])
         self._pending: dict[str, dict[int, int]] = {}
-        self._candidates: list[tuple[int, int]] = []  # leases to create in the folder _open[0], as (chunk, generation)
-        # Chunk -> generation of leases in that folder that exist, although a listing may not show them yet.
+        self._candidates: list[tuple[int, int]] = []  # (chunk, generation) of leases to create in the folder _open[0]
+        # Chunk -> generation of leases in that folder that are known to exist, even if a listing does not show them.
         self._collisions: dict[int, int] = {}
-        self._watched: dict[str, tuple[bytes, float]] = {}  # the content of a lease, and when it was first read
+        self._watched: dict[str, tuple[bytes, float]] = {}  # the content of each lease, and when it was first read
         self._num_temporary = self._num_attempts = 0
 
     def next_lease(self) -> Lease | None:
-        """Return a chunk to work on, or None if all chunks have a result. Wait while others have the rest.
+        """Return the lease of a chunk to work on, or None if all chunks have a result.
+
+        Waits while other workers have all the remaining chunks.
 
         Raises:
-            JobStoppedError: The job has a fault.
+            JobStoppedError: A worker has stopped the job.
         """
         pause = _FIRST_POLL_S
         while True:
@@ -210,13 +213,13 @@ class ChunkProtocol:
             pause *= 2
 
     def renew(self, lease: Lease) -> bool:
-        """Show others that this worker is alive. Return False if the chunk has been taken over."""
+        """Show other workers that this worker is alive. Return False if the chunk has been taken over."""
         if not lease.is_lost:
             if self.files.exists(lease_name(lease.chunk, lease.generation + 1)):
                 lease.is_lost = True
             else:
                 lease.counter += 1
-                with suppress(OSError):  # a full disk or a network that fails: the next renewal may succeed
+                with suppress(OSError):  # the disk is full or the network fails: the next renewal may succeed
                     self.files.overwrite(lease_name(lease.chunk, lease.generation), self._content(lease))
         return not lease.is_lost
 
@@ -225,7 +228,7 @@ class ChunkProtocol:
         self.files.create(f"{lease_name(lease.chunk, lease.generation)}.released", b"")
 
     def commit(self, lease: Lease, result: ChunkResult, about: dict[str, Any]) -> None:
-        """Make a result final. Nothing changes if the chunk has an equal result already.
+        """Make a result final, unless the chunk already has an equal result. ``about`` describes the worker.
 
         Raises:
             JobStoppedError: The chunk has a different result.
@@ -241,7 +244,7 @@ class ChunkProtocol:
         self.files.flush_folder(f"results/{folder_name(lease.chunk)}")
 
     def publish(self, name: str, content: bytes) -> bool:
-        """Create a complete file that survives a crash. Return False if it exists."""
+        """Create a file, complete and flushed to disk. Return False if a file of this name exists."""
         self._num_temporary += 1
         temporary = f"temporary/{self._owner.id}.{self._num_temporary}"
         try:
@@ -279,14 +282,14 @@ class ChunkProtocol:
             raise JobStoppedError(json.loads(content)["reason"])
 
     def _take_free(self) -> Lease | None:
-        """Take a chunk that nobody has, or return None if there is none."""
+        """Take a free chunk, or return None if there is none."""
         while self._open:
             while self._candidates:
                 chunk, generation = self._candidates.pop()
                 if lease := self.take(chunk, generation):
                     return lease
                 self._collisions[chunk] = generation
-                self._candidates.clear()  # others are working in this folder, so the list is old
+                self._candidates.clear()  # other workers are taking chunks of this folder, so the list is outdated
             self._candidates = self._survey(self._open[0])
             if not self._candidates:
                 self._open.popleft()
@@ -296,24 +299,24 @@ class ChunkProtocol:
         return None
 
     def _skip_finished(self) -> None:
-        """Forget the folders that others have found to be finished."""
+        """Skip the folders that other workers have marked as finished."""
         finished = set(self.files.list(_FINISHED))
         self._open = deque(folder for folder in self._open if folder not in finished)
         self._pending = {folder: chunks for folder, chunks in self._pending.items() if folder not in finished}
 
-    def look_at_all_folders(self) -> None:
-        """Make workers look at all folders once more, in case that somebody has removed results by hand."""
+    def clear_finished_marks(self) -> None:
+        """Remove the marks of finished folders, so that workers find chunks whose results were removed by hand."""
         for folder in self.files.list(_FINISHED):
             self.files.remove(f"{_FINISHED}/{folder}")
 
     def _survey(self, folder: str) -> list[tuple[int, int]]:
         """Return the free chunks of a folder in random order, with their generations, and record the taken chunks."""
-        first = int(folder) * FOLDER_CHUNKS
+        first = int(folder) * CHUNKS_PER_FOLDER
         newest = newest_generations(self.files, folder)
-        # Listed after the leases, so that every chunk that lost its lease meanwhile counts as done.
+        # Results are listed after the leases, so that a chunk that is finished in between counts as done.
         done = finished_chunks(self.files, folder)
         free, taken = list[tuple[int, int]](), dict[int, int]()
-        for chunk in range(first, min(first + FOLDER_CHUNKS, self._num_chunks)):
+        for chunk in range(first, min(first + CHUNKS_PER_FOLDER, self._num_chunks)):
             if chunk not in done:
                 generation, is_released = newest.get(chunk, (-1, True))
                 if self._collisions.get(chunk, -1) > generation:
@@ -328,12 +331,12 @@ class ChunkProtocol:
         self._pending.pop(folder, None)
         if taken:
             self._pending[folder] = taken
-        elif not free and self._num_chunks > FOLDER_CHUNKS:
+        elif not free and self._num_chunks > CHUNKS_PER_FOLDER:
             self.files.create(f"{_FINISHED}/{folder}", b"")
         return free
 
     def take(self, chunk: int, generation: int) -> Lease | None:
-        """Create the lease of a generation. Return None if another worker has it."""
+        """Take a chunk by creating its lease of ``generation``. Return None if another worker has created it."""
         self._num_attempts += 1
         lease = Lease(chunk, generation, self._num_attempts)
         name, content = lease_name(chunk, generation), self._content(lease)
@@ -344,7 +347,7 @@ class ChunkProtocol:
         return f"{lease.counter:0{_COUNTER_DIGITS}d} {description}\n".encode()
 
     def _take_expired(self) -> Lease | None:
-        """Take over a chunk whose lease has expired, or return None if there is none yet."""
+        """Take over a chunk whose lease has expired, or return None if no lease has expired yet."""
         for folder in self._random.sample(list(self._pending), min(len(self._pending), _MAX_SURVEYED)):
             if self._survey(folder):  # a chunk was released
                 self._open.append(folder)
@@ -358,13 +361,13 @@ class ChunkProtocol:
                     continue
                 lease = self.take(chunk, generation + 1)
                 if lease is not None:
-                    lease.needs_care = self._needs_care(chunk, generation + 1)
+                    lease.needs_isolation = self._needs_care(chunk, generation + 1)
                     self._watched.pop(name, None)
                     return lease
         return None
 
     def _chunks_to_watch(self) -> Iterator[tuple[int, int]]:
-        """Yield some chunks of other workers, with their generations. Chunks that are already watched come first."""
+        """Yield the chunk and generation of some other workers' leases. Leases already being watched come first."""
         pending = [(chunk, number) for chunks in self._pending.values() for chunk, number in chunks.items()]
         names = {lease_name(chunk, number): (chunk, number) for chunk, number in pending}
         self._watched = {name: seen for name, seen in self._watched.items() if name in names}
@@ -374,7 +377,7 @@ class ChunkProtocol:
             yield names[name]
 
     def has_expired(self, name: str, content: bytes) -> bool:
-        """Return whether a lease, which has just been read, has expired."""
+        """Return whether a lease has expired, given its content, which was just read."""
         now = self._monotonic()
         before, since = self._watched.get(name, (None, now))
         if content != before:
@@ -384,8 +387,8 @@ class ChunkProtocol:
 
     def _owner_has_died(self, content: bytes) -> bool:
         try:
-            owner = Owner.of(json.loads(content.partition(b" ")[2]))
-        except (ValueError, KeyError, TypeError):  # it is being written
+            owner = Owner.from_dict(json.loads(content.partition(b" ")[2]))
+        except (ValueError, KeyError, TypeError):  # the lease is being written
             return False
         return owner.id != self._owner.id and self._has_died(owner)
 

@@ -1,4 +1,4 @@
-"""Renewal of a lease while its work is done."""
+"""Renew a lease in a thread while the work is done."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headway.jobs.protocol import ChunkProtocol, Lease
 
 
 @contextmanager
-def renewed(protocol: ChunkProtocol, lease: Lease, on_loss: Callable[[], None] = lambda: None) -> Iterator[None]:
+def keep_renewed(protocol: ChunkProtocol, lease: Lease, on_loss: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Renew a lease in a thread until the end of the block. The thread calls ``on_loss`` if the chunk is taken over."""
     done = threading.Event()
 

@@ -1,4 +1,4 @@
-"""The file with the result of a chunk: a line of JSON that describes it, then the output.
+"""The result file of a chunk: a header, which is one line of JSON, and the output.
 
 {"lines": 4096, "failed": 1, "bytes": 240113, "blake2b": "9f…", "counts": {"repetitive": 3}, "host": "n17", …}
 erste Zeile
@@ -14,18 +14,18 @@ from typing import Any
 
 
 class DamagedResultError(ValueError):
-    """The file of a result is incomplete, or its content differs from its checksum."""
+    """A result file is incomplete, or its content does not match its checksum."""
 
 
 @dataclass(frozen=True)
 class ChunkResult:
-    """The result of a chunk, which depends on nothing but the job and the chunk.
+    """The result of a chunk, which depends only on the job and the chunk.
 
     Attributes:
         output: The output for all lines of the chunk.
-        num_lines: Number of lines of the chunk.
-        failures: For each failed line, its number in its file and the reason.
-        counts: What the operation has counted, such as lines to look at.
+        num_lines: Number of lines in the chunk.
+        failures: Line number in the file and reason of each failed line.
+        counts: The operation's own counts by name, such as the number of repetitive lines.
     """
 
     output: bytes
@@ -39,7 +39,7 @@ class ChunkResult:
         return hashlib.blake2b(self.output, digest_size=20).hexdigest()
 
     def encode(self, about: dict[str, Any]) -> bytes:
-        """Return the content of the file. ``about`` describes the worker."""
+        """Return the content of the result file. ``about`` describes the worker, and is added to the header."""
         header = {
             "lines": self.num_lines,
             "failed": len(self.failures),
@@ -52,10 +52,10 @@ class ChunkResult:
 
 
 def read_header(content: bytes) -> dict[str, Any]:
-    """Return the description of a result, given the content of its file or its beginning.
+    """Return the header of a result file, given its content or the beginning of its content.
 
     Raises:
-        DamagedResultError: It is incomplete.
+        DamagedResultError: The header is incomplete or damaged.
     """
     line, newline, _ = content.partition(b"\n")
     try:
@@ -67,16 +67,16 @@ def read_header(content: bytes) -> dict[str, Any]:
     return header
 
 
-def decode(content: bytes, *, verify: bool = False) -> tuple[dict[str, Any], bytes]:
-    """Return the description of a result, and its output.
+def decode_result(content: bytes, *, verify: bool = False) -> tuple[dict[str, Any], bytes]:
+    """Return the header and the output of a result file.
 
     Raises:
-        DamagedResultError: It is incomplete, or with ``verify``, its checksum differs.
+        DamagedResultError: The file is incomplete or, if ``verify``, the output does not match its checksum.
     """
     header = read_header(content)
     output = content[content.index(b"\n") + 1 :]
     if len(output) != header["bytes"]:
         raise DamagedResultError(f"it has {len(output):,} bytes instead of {header['bytes']:,}")
     if verify and hashlib.blake2b(output, digest_size=20).hexdigest() != header["blake2b"]:
-        raise DamagedResultError("its content differs from its checksum")
+        raise DamagedResultError("its content does not match its checksum")
     return header, output

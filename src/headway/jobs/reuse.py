@@ -1,4 +1,4 @@
-"""Results of earlier jobs: chunks with the same lines need not be processed again."""
+"""Reuse the results of earlier jobs for chunks with the same lines."""
 
 from __future__ import annotations
 
@@ -10,36 +10,40 @@ from contextlib import suppress
 from headway.jobs.files import LocalFiles
 from headway.jobs.plan import JobChunk, Plan
 from headway.jobs.protocol import finished_chunks, folder_name, result_name
-from headway.jobs.results import ChunkResult, DamagedResultError, decode
+from headway.jobs.results import ChunkResult, DamagedResultError, decode_result
 from headway.storage import atomic_write
 
 
-def finished(plan: Plan, *, are: bool = True) -> Iterator[JobChunk]:
-    """Yield the chunks that have a result or, if ``are`` is False, the chunks that have none."""
+def iter_finished_chunks(plan: Plan, *, have_result: bool = True) -> Iterator[JobChunk]:
+    """Yield the chunks that have a result or, if ``have_result`` is False, the chunks that do not."""
     files, folder, done = LocalFiles(plan.folder), "", set[int]()
     for chunk in plan.chunks():
         if folder_name(chunk.index) != folder:
             folder = folder_name(chunk.index)
             done = finished_chunks(files, folder)
-        if (chunk.index in done) == are:
+        if (chunk.index in done) == have_result:
             yield chunk
 
 
-def unfinished(plan: Plan) -> Iterator[JobChunk]:
+def iter_unfinished_chunks(plan: Plan) -> Iterator[JobChunk]:
     """Yield the chunks that have no result."""
-    return finished(plan, are=False)
+    return iter_finished_chunks(plan, have_result=False)
 
 
-def take_over_results(plan: Plan, earlier: Plan) -> None:
-    """Give chunks the results of an earlier job with the same operation on the same lines.
+def reuse_results(plan: Plan, earlier: Plan) -> None:
+    """Copy results from an earlier job for chunks with the same lines.
 
-    This is for operations whose results do not depend on the numbers of lines. Nothing happens if the operation, its
+    Use this only for operations whose results do not depend on line numbers. Nothing is copied if the operation, its
     options or its models differ.
     """
-    if (plan.operation, plan.options, plan.contents) != (earlier.operation, earlier.options, earlier.contents):
+    if (plan.operation, plan.options, plan.content_hashes) != (
+        earlier.operation,
+        earlier.options,
+        earlier.content_hashes,
+    ):
         return
-    done = {(chunk.digest, chunk.num_lines): chunk.index for chunk in finished(earlier)}
-    for chunk in unfinished(plan):
+    done = {(chunk.digest, chunk.num_lines): chunk.index for chunk in iter_finished_chunks(earlier)}
+    for chunk in iter_unfinished_chunks(plan):
         if (index := done.get((chunk.digest, chunk.num_lines))) is not None:
             old, new = earlier.folder / result_name(index), plan.folder / result_name(chunk.index)
             new.parent.mkdir(parents=True, exist_ok=True)
@@ -50,20 +54,20 @@ def take_over_results(plan: Plan, earlier: Plan) -> None:
 
 
 def store_result(plan: Plan, chunk: JobChunk, result: ChunkResult) -> None:
-    """Give a chunk a result that was not computed by a worker."""
+    """Store a result of a chunk that was not computed by a worker."""
     path = plan.folder / result_name(chunk.index)
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as new:
         new.write_bytes(result.encode({}))
 
 
-def remove_damaged(plan: Plan) -> None:
-    """Remove results that are damaged, and the leases of their chunks, while nobody works on the job."""
-    for chunk in finished(plan):
+def remove_damaged_results(plan: Plan) -> None:
+    """Remove damaged results and the leases of their chunks. No worker may be running."""
+    for chunk in iter_finished_chunks(plan):
         path = plan.folder / result_name(chunk.index)
         with suppress(FileNotFoundError):
             try:
-                decode(path.read_bytes(), verify=True)
+                decode_result(path.read_bytes(), verify=True)
             except DamagedResultError:
                 path.unlink()
                 for lease in (plan.folder / "leases" / folder_name(chunk.index)).glob(f"{chunk.index}.*"):

@@ -1,6 +1,6 @@
-"""Determine how much of a job is done, running and failed, by listing its folders.
+"""Determine how much of a job is finished, running and failed by listing its folders.
 
-Listing all results takes about a second for a billion lines, and memory for one folder.
+Listing all results takes about a second for a billion lines, and needs memory for only one folder at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from headway.jobs.files import LocalFiles
 from headway.jobs.plan import Plan
 from headway.jobs.protocol import (
-    FOLDER_CHUNKS,
+    CHUNKS_PER_FOLDER,
     STOPPED_FILE,
     failures_name,
     finished_chunks,
@@ -25,13 +25,13 @@ from headway.jobs.protocol import (
 
 _MAX_FAILURES = 1000  # maximum number of failed lines to read
 _MAX_RUNNING = 1000  # maximum number of leases to read
-_ACTIVE_S = 600.0  # a worker whose report is older is not counted in the rate
-_SLOW = 3.0  # a chunk that takes this many times as long as usual is a straggler
+_ACTIVE_S = 600.0  # workers whose last report is older are not included in the rate
+_SLOW = 3.0  # a chunk that takes longer than this many times the median is a straggler
 
 
 @dataclass(frozen=True)
 class FailedLine:
-    """A failed line."""
+    """A line that could not be converted: its file, its number and the reason."""
 
     file: str
     line: int
@@ -40,7 +40,7 @@ class FailedLine:
 
 @dataclass(frozen=True)
 class MachineStatus:
-    """The work of the workers of a machine."""
+    """Progress of the workers on one machine."""
 
     host: str
     num_workers: int
@@ -51,7 +51,7 @@ class MachineStatus:
 
 @dataclass(frozen=True)
 class RunningChunk:
-    """A chunk that a worker has."""
+    """A chunk that a worker has taken and not finished."""
 
     chunk: int
     host: str
@@ -66,19 +66,19 @@ class JobStatus:
     """The status of a job.
 
     Attributes:
-        num_lines: Number of lines of the job.
-        num_chunks: Number of chunks.
+        num_lines: Number of lines in the job.
+        num_chunks: Number of chunks in the job.
         chunks_done: Number of chunks with a result.
-        lines_done: Number of lines with a result, estimated from the chunks.
-        chunks_running: Number of chunks that workers have, or had when they died.
+        lines_done: Number of lines with a result, estimated from ``chunks_done``.
+        chunks_running: Number of unfinished chunks with a lease, including those of workers that have died.
         chunks_repeated: Number of chunks that were taken more than once.
         failed_chunks: Number of chunks with failed lines.
         failures: The first failed lines.
-        running: Some of the running chunks.
-        machines: The work of each machine.
-        lines_per_s: The rate of all workers that have finished a chunk in the last ten minutes.
-        seconds_left: The remaining time, or None if no chunk is running.
-        stopped: Why the job was stopped, or None.
+        running: The running chunks, at most 1,000.
+        machines: Progress of the workers on each machine.
+        lines_per_s: Total rate of the workers that have finished a chunk in the last ten minutes.
+        seconds_left: Estimated remaining time, or None if no worker is active.
+        stopped: The reason why the job was stopped, or None.
     """
 
     num_lines: int
@@ -104,7 +104,7 @@ class JobStatus:
 def read_status(plan: Plan) -> JobStatus:
     """Return the status of a job."""
     files, done, running, repeated = LocalFiles(plan.folder), 0, list[tuple[int, int]](), 0
-    for number in range(-(-plan.num_chunks // FOLDER_CHUNKS)):
+    for number in range(-(-plan.num_chunks // CHUNKS_PER_FOLDER)):
         folder = f"{number:04d}"
         newest = newest_generations(files, folder)
         finished = finished_chunks(files, folder)
@@ -141,7 +141,7 @@ def read_status(plan: Plan) -> JobStatus:
 
 
 def _reports(folder: Path) -> list[dict[str, Any]]:
-    """Return what each worker has reported."""
+    """Return the last report of each worker."""
     reports = []
     for path in (folder / "workers").glob("*.json"):
         with suppress(OSError, ValueError):
@@ -174,7 +174,7 @@ def _running(plan: Plan, files: LocalFiles, running: list[tuple[int, int]], usua
         with suppress(OSError, ValueError, KeyError):
             counter, _, description = (files.read(lease_name(chunk, generation)) or b"").partition(b" ")
             owner = json.loads(description)
-            # The number of renewals gives the age without comparing the clocks of two machines.
+            # The age is computed from the number of renewals, because the clocks of two machines may differ.
             age = int(counter) * plan.timing.renew_s
             is_straggler = usual_s > 0 and age > _SLOW * usual_s + plan.timing.renew_s
             chunks.append(RunningChunk(chunk, owner["host"], owner["pid"], generation, age, is_straggler))
@@ -197,6 +197,6 @@ def failed_lines(plan: Plan, chunk: int) -> list[FailedLine]:
     content = LocalFiles(plan.folder).read(failures_name(chunk))
     if content is None:
         return []
-    location = plan.location(plan.chunk(chunk))
+    location = plan.input_name(plan.chunk(chunk))
     lines = (json.loads(line) for line in content.decode("utf-8").split("\n")[:-1])
     return [FailedLine(location, line["line"], line["reason"]) for line in lines]

@@ -1,7 +1,7 @@
-"""A worker: it takes chunks, converts their lines, and commits the results, until all chunks of the job have one.
+"""A worker takes chunks, converts their lines, and commits the results until all chunks of the job have a result.
 
-A thread renews the lease while the worker computes. The worker converts a chunk in batches of up to 4,096 lines, which
-begin at the chunk's first line. So the batches, and with them the results, depend only on the chunk.
+A thread renews the lease while the worker computes. The worker converts a chunk in batches of up to 4,096 lines,
+starting at the chunk's first line, so that the batches, and therefore the results, depend only on the chunk.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from headway.errors import ConfigError, OutputError
-from headway.jobs.careful import convert_carefully, end_children
 from headway.jobs.files import Files, LocalFiles
+from headway.jobs.isolation import convert_isolated, kill_children
 from headway.jobs.line_map import Line, LineMap
 from headway.jobs.owner import Owner
 from headway.jobs.plan import JobChunk, Plan
 from headway.jobs.protocol import ChunkProtocol, Lease
-from headway.jobs.renewal import renewed
+from headway.jobs.renewal import keep_renewed
 from headway.jobs.results import ChunkResult
 
 PROCESSOR_FILE = "processor.json"
-RELEASED = 75  # exit code of a worker that was told to stop (sysexits.h: temporary failure)
+EXIT_RELEASED = 75  # exit code of a worker that was stopped by a signal (EX_TEMPFAIL in sysexits.h)
 _BATCH_LINES, _BATCH_BYTES = 4096, 1 << 20
 
 
 class Worker:
-    """Works on the job of a plan.
+    """Processes chunks of a job.
 
     Args:
-        plan: The plan.
-        line_map: The operation.
-        files: The folder of the job.
-        on_chunk: Is called with each finished chunk.
-        in_order: Whether chunks are taken in their order, which is for a job with one worker.
+        plan: The plan of the job.
+        line_map: The operation to apply to the lines.
+        files: The job folder. The default is the plan's folder on the local file system.
+        on_chunk: Called with each finished chunk.
+        in_order: Whether to take chunks in order instead of randomly, for jobs with one worker.
     """
 
     def __init__(
@@ -69,19 +69,19 @@ class Worker:
         """Work until all chunks have a result.
 
         Raises:
-            HeadwayError: The job cannot continue: a full disk, another processor, a changed input, or an error that the
-                operation raises. The chunk is released.
+            HeadwayError: The job cannot continue: the disk is full, the processor or an input differs, or the operation
+                has raised an error. The chunk is released.
         """
         with self._output_errors():
             self._check_processor()
-            self._protocol.look_at_all_folders()
+            self._protocol.clear_finished_marks()
         while True:
             with self._output_errors():
                 self._lease = lease = self._protocol.next_lease()
             if lease is None:
                 return
             try:
-                with renewed(self._protocol, lease):
+                with keep_renewed(self._protocol, lease):
                     with self._output_errors():
                         chunk = self._plan.chunk(lease.chunk)
                         lines = self._plan.read_lines(chunk)
@@ -98,26 +98,26 @@ class Worker:
             self._on_chunk(chunk)
 
     def stop(self) -> NoReturn:
-        """Release the chunk, and end this process immediately. This is called by a handler of signals."""
-        end_children()
+        """Release the chunk and exit immediately. This is called in a signal handler."""
+        kill_children()
         self._release()
-        os._exit(RELEASED)
+        os._exit(EXIT_RELEASED)
 
     def _release(self) -> None:
         if self._lease is not None:
-            with suppress(OSError):  # then the lease expires
+            with suppress(OSError):  # if this fails, the lease expires later
                 self._protocol.release(self._lease)
 
     def _convert(self, chunk: JobChunk, lines: Sequence[Line], lease: Lease) -> ChunkResult | None:
         """Return the result of a chunk, or None if the chunk was taken over."""
-        location = self._plan.location(chunk)
+        location = self._plan.input_name(chunk)
         outputs, failures, counts, start = list[str](), list[tuple[int, str]](), Counter[str](), 0
         for batch in _batches(lines):
             if lease.is_lost:
                 return None
             first = chunk.first_line + start
-            if lease.needs_care:
-                converted = convert_carefully(self._line_map, batch, first, location)
+            if lease.needs_isolation:
+                converted = convert_isolated(self._line_map, batch, first, location)
             else:
                 converted = self._line_map.convert(batch, first, location)
             assert len(converted.lines) == len(batch)
@@ -131,7 +131,7 @@ class Worker:
 
     @contextmanager
     def _output_errors(self) -> Iterator[None]:
-        """Raise an error of the system about the folder of the job as one clear line."""
+        """Convert system errors about files of the job to :class:`OutputError`, with a message of one line."""
         try:
             yield
         except OSError as error:
@@ -141,10 +141,10 @@ class Worker:
             ) from None
 
     def _check_processor(self) -> None:
-        """Check that this machine computes in the same way as the first machine of the job.
+        """Check that this machine computes the same results as the first machine of the job.
 
         Raises:
-            ConfigError: It does not.
+            ConfigError: Its processor or precision differs.
         """
         processor = self._line_map.processor
         content = json.dumps({**processor, "host": self._owner.host}, ensure_ascii=False).encode()
@@ -158,14 +158,14 @@ class Worker:
                 f"{name}: {json.dumps(first.get(name))} there, {json.dumps(processor.get(name))} here" for name in names
             )
             raise ConfigError(
-                f"{self._plan.folder}: {self._owner.host} computes different results than {host}, which began the job "
+                f"{self._plan.folder}: {self._owner.host} computes different results from {host}, which began the job "
                 f"({differences})",
                 hint="set HEADWAY_CPU_FEATURES to features that all machines have, or allow different processors with "
                 "--mixed-processors when you make the job",
             )
 
     def _count(self, chunk: JobChunk) -> None:
-        """Write the progress of this worker, for the status. Only the worker's own counts are lost if it dies."""
+        """Update the progress report of this worker, which :func:`~headway.jobs.status.read_status` reads."""
         self._num_lines += chunk.num_lines
         self._num_chunks += 1
         report = {
@@ -182,7 +182,7 @@ class Worker:
 
 
 def _batches(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
-    """Yield the lines in batches of at most 4,096 lines and about one mebibyte."""
+    """Yield the lines in batches of at most 4,096 lines and about 1 MiB."""
     start = size = 0
     for index, texts in enumerate(lines):
         if index > start and (index - start == _BATCH_LINES or size >= _BATCH_BYTES):

@@ -1,31 +1,31 @@
-"""The HTTP service: from model folders to an API that translates for many users at once.
+"""The HTTP service: serves model folders to many users at once, through several APIs.
 
     config           serve.toml: models, limits, keys
-    workers          the processes that compute
-    model_info       what is known of a model
+    workers          the worker processes, which run the models
+    model_info       descriptions of the models
     clients          API keys, their rates and quotas, and the sizes of requests
-    admission        the bounded queue, and the shares of each key
-    bulk_jobs        bulk texts, which are translated while little else is done
-    usage            the characters that each key has used in this month
-    cache            recent translations
-    service          what the APIs call: texts in, results out
+    admission        the bounded queue, and each key's share of it
+    bulk_jobs        jobs for bulk texts, which run while the queue is short
+    usage            the number of characters that each key has used this month
+    cache            a cache of translations
+    service          the methods that the APIs call, independent of HTTP
     documents        uploaded documents
     glossaries       stored glossaries
-    inspections      the requests of the view Why
-    directions       which model translates a pair of languages, or which two
-    languages        language codes, and the language of a text
+    inspections      the requests of the page's Why view
+    directions       chooses the model, or the two models, for a pair of languages
+    languages        language codes and language detection
     app              the HTTP application
-    dispatch         which API a request belongs to
-    errors           the errors of all files
-    http_errors      the status and message of the reply to each error
+    dispatch         determines the API of each request
+    errors           the exceptions of the service
+    http_errors      the HTTP status and message for each exception
     http_connection  limits on connections and headers
-    reports          what /metrics and the log say of requests
+    reports          metrics and the request log
     log_handler      writes the log without delaying requests
-    apis             one file for each API that clients know
-    page             the files of the page
+    apis             one file for each API
+    page             the files of the web page
     run              the service in one process on one machine
     ray              the service on several machines
-    reference        writes docs/serve_toml.md
+    reference        generates docs/serve_toml.md
 
-Needs the extra ``serve``.
+Requires the extra ``serve``.
 """

@@ -1,11 +1,12 @@
 """Admission control: a request queue that is bounded in tokens and in seconds.
 
-The size of a text is estimated from its characters, and the speed of the service from what it has completed, so a
-request is refused before any work is done. Work that fits into the workers' batches is never refused because of its
-estimated time: a slow model takes long for a few texts, but hardly longer for a full batch. At most ``slots`` jobs are
-with the workers at a time; the others wait. Interactive requests enter before bulk requests. Within a priority, each
-key gets the same number of tokens. So a key with little work waits only briefly, and is not refused because another key
-has much work. Work that no client waits for does not enter the queue, and starts when the queue is short.
+The size of a text is estimated from its number of characters, and the speed of the service from the work that it has
+completed, so that a request is refused before any work is done. Work that fits into the workers' batches is never
+refused because of its estimated time: a slow model takes long for a few texts, but hardly longer for a full batch. At
+most ``slots`` jobs are with the workers at a time; the other jobs wait. Interactive requests enter before bulk
+requests. Within a priority, each key gets the same number of tokens, so that a key with little work waits only briefly,
+and is not refused because another key has much work. Work that no client waits for bypasses the queue, and starts when
+the queue is short.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from dataclasses import dataclass, field
 from headway.serve.errors import OverloadedError
 
 _BYTES_PER_TOKEN = 4.0
-EXTRA_TOKENS = 4  # tokens added to the estimate of each sentence that is translated separately
+EXTRA_TOKENS = 4  # tokens added to the estimate for each sentence that is translated separately
 _SHORT_CHARACTERS = 200  # shorter texts are not split into sentences
 _LINE_END, _SENTENCE_ENDS, _OTHER_SENTENCE_ENDS = "\n", (". ", "! ", "? "), ("\u3002", "\uff01", "\uff1f")
 _WINDOW_S = 10.0  # time constant of the measured speed
-_LEAST_BUSY_S = 1.0  # shorter measurements are too inaccurate
-_HALF_LIFE_S = 20.0  # half-life with which an earlier, higher speed decays
-_QUIET_S = 0.5  # with a shorter queue, there is time for other work
+_LEAST_BUSY_S = 1.0  # minimum busy time for a measurement; shorter measurements are too inaccurate
+_HALF_LIFE_S = 20.0  # half-life of an earlier, higher speed
+_QUIET_S = 0.5  # background work starts when the queue is shorter than this
 _QUIET_CHECK_S = 0.05
 
 
 def estimated_tokens(text: str) -> int:
-    """Estimate the number of tokens of a text. A character of several bytes counts as that many characters."""
+    """Estimate the number of tokens of a text from its size in UTF-8 and its number of sentences."""
     return EXTRA_TOKENS * num_sentences(text) + math.ceil(_num_bytes(text) / _BYTES_PER_TOKEN)
 
 
 def num_sentences(text: str) -> int:
-    """Estimate the number of lines and sentences of a text that are translated separately; at least 1."""
+    """Estimate the number of sentences of a text that are translated separately, at least 1. Lines also count."""
     count = 1 + text.count(_LINE_END)
     if len(text) > _SHORT_CHARACTERS:
         count += sum(map(text.count, _SENTENCE_ENDS))
@@ -66,10 +67,11 @@ class _Caller:
     """A caller that has unfinished jobs.
 
     Attributes:
-        priority: The priority of its jobs.
-        served: Tokens of its jobs that are running or waiting, which determine the caller's share of the slots.
-        num_jobs: Number of its unfinished jobs.
-        tokens: Size of these jobs.
+        priority: The priority of the caller's jobs.
+        served: Total tokens of the caller's jobs, used for fair queueing: the next job of the caller with the smallest
+            value enters first.
+        num_jobs: Number of unfinished jobs.
+        tokens: Size of the unfinished jobs, in estimated tokens.
     """
 
     priority: int
@@ -83,14 +85,14 @@ class Admission:
 
     Args:
         slots: Maximum number of jobs that the workers have at a time.
-        max_tokens: Maximum size of all jobs that are not finished, in estimated tokens.
-        leaves_room: Whether a caller may use only as much of ``max_tokens`` as it leaves for others, which is at most
-            half.
-        max_seconds: Maximum estimated time, in seconds, that the jobs before a new job may still take. It does not
-            count while they have at most ``batch_tokens``.
+        max_tokens: Maximum size of all unfinished jobs, in estimated tokens.
+        leaves_room: Whether a caller may use only as much of ``max_tokens`` as it leaves for the others, which is at
+            most half.
+        max_seconds: Maximum estimated remaining time of the jobs before a new job, in seconds. This limit does not
+            apply while these jobs have at most ``batch_tokens``.
         batch_tokens: Size of the jobs that fit into the batches of all workers together, in estimated tokens.
-        first_rate: Speed in estimated tokens per second that is assumed before anything has been measured.
-        clock: A monotonic clock.
+        first_rate: Speed in estimated tokens per second that is assumed before the first measurement.
+        clock: Returns the time of a monotonic clock, in seconds.
     """
 
     def __init__(
@@ -106,33 +108,32 @@ class Admission:
     ) -> None:
         self._slots, self._max_tokens, self._max_seconds, self._clock = slots, max_tokens, max_seconds, clock
         self._batch_tokens, self._leaves_room = batch_tokens, leaves_room
-        self.tokens = 0  # tokens of all unfinished jobs
+        self.unfinished_tokens = 0  # tokens of all unfinished jobs
         self.num_jobs = 0
-        self._num_outside = 0  # jobs that are not in the queue
+        self._num_outside = 0  # running jobs that have bypassed the queue
         self._num_inside = 0
         self._queue: list[_Waiting] = []
         self._callers: dict[str, _Caller] = {}
-        # For each priority, how much the caller of the job that entered last had been served before that job. A new
-        # caller starts at this value, because it has no claim on earlier time (start-time fair queueing).
+        # For each priority, ``served`` of the caller whose job entered last, before that job. A new caller starts with
+        # this value, so that it gets no credit for the time before its first job (start-time fair queueing).
         self._served_last: dict[int, float] = {}
         self._arrivals = itertools.count()
-        # Number of seconds in which there were jobs, and number of tokens that were completed in this time. Older
-        # values count less.
+        # The time with running or waiting jobs, and the tokens completed in this time. Older values have less weight.
         self._busy_s, self._busy_tokens, self._measured_at = 0.0, 0.0, clock()
         self._earlier_rate = first_rate
 
     @property
-    def rate(self) -> float:
+    def tokens_per_second(self) -> float:
         """Estimated tokens per second at full load.
 
-        It is the speed of the last busy seconds, or an earlier, higher speed, which is halved every 20 busy seconds,
-        because a few jobs do not use the whole machine.
+        This is the speed of the last busy seconds or an earlier, higher speed, which is halved every 20 busy seconds.
+        The earlier speed is used because a few jobs do not use the whole machine.
         """
         self._measure()
         return max(self._busy_tokens / self._busy_s if self._busy_s >= _LEAST_BUSY_S else 0.0, self._earlier_rate)
 
     def _measure(self) -> None:
-        """Bring the sums up to the present time."""
+        """Update the decayed sums to the current time."""
         now = self._clock()
         passed, self._measured_at = now - self._measured_at, now
         if (self.num_jobs or self._num_outside) and passed > 0:
@@ -143,26 +144,26 @@ class Admission:
             self._busy_s, self._busy_tokens = self._busy_s * kept + passed, self._busy_tokens * kept
 
     @property
-    def seconds(self) -> float:
-        """The estimated time for all jobs that are not finished."""
-        return self.tokens / self.rate
+    def estimated_seconds(self) -> float:
+        """The estimated time for all unfinished jobs, in seconds."""
+        return self.unfinished_tokens / self.tokens_per_second
 
     def check_capacity(self, tokens: int = 0, caller: str | None = None, priority: int = 0) -> None:
         """Raise :class:`OverloadedError` if a job of this size would be refused now.
 
-        Without a ``caller``, all unfinished work counts as if one caller had sent it.
+        Without a ``caller``, all unfinished work is treated as the work of a single caller.
         """
-        before = self.tokens if caller is None else self._tokens_before(caller, priority)
-        allowed = max(self._batch_tokens, self._max_seconds * self.rate)
-        excess = max(before - allowed, self._tokens_beyond_maximum(tokens, caller)) / self.rate
+        before = self.unfinished_tokens if caller is None else self._tokens_before(caller, priority)
+        allowed = max(self._batch_tokens, self._max_seconds * self.tokens_per_second)
+        excess = max(before - allowed, self._tokens_beyond_maximum(tokens, caller)) / self.tokens_per_second
         if self.num_jobs and excess > 0:
             raise OverloadedError(max(1, math.ceil(excess)))
 
     def _tokens_before(self, caller: str, priority: int) -> int:
         """Return the number of tokens that are decoded before a new job of a caller.
 
-        These are the caller's own tokens, all tokens of higher priority, and, of each other caller, at most as many
-        tokens as its own.
+        These are the caller's own tokens, all tokens of higher priority and, for each other caller, at most as many
+        tokens as the caller itself has.
         """
         caller_tokens = self._tokens_of(caller)
         return sum(
@@ -172,11 +173,11 @@ class Admission:
     def _tokens_beyond_maximum(self, tokens: int, caller: str | None) -> int:
         """Return the number of tokens by which a new job of a caller would exceed the maximum of all jobs.
 
-        An empty queue accepts a job of any size, so that of another caller may be larger than its share. Such a job
-        counts as half of the maximum.
+        An empty queue accepts a job of any size, so another caller's job may exceed its share. Such a job counts as
+        half of the maximum.
         """
         if not self._leaves_room or caller is None:
-            return self.tokens + tokens - self._max_tokens
+            return self.unfinished_tokens + tokens - self._max_tokens
         largest = self._max_tokens // 2
         others = sum(min(one.tokens, largest) for name, one in self._callers.items() if name != caller)
         return others + 2 * (self._tokens_of(caller) + tokens) - self._max_tokens
@@ -186,13 +187,13 @@ class Admission:
 
     @contextlib.asynccontextmanager
     async def enter(self, tokens: int, caller: str, priority: int, *, has_room: bool = False) -> AsyncIterator[None]:
-        """Context that waits for a slot and occupies it until the end.
+        """Context manager that waits for a slot and occupies it until the end of the block.
 
         Args:
-            tokens: The size of the job.
+            tokens: Size of the job, in estimated tokens.
             caller: Name of the caller. All jobs of a caller together get one share of the tokens.
-            priority: Lower numbers come first.
-            has_room: Whether :meth:`check_capacity` has found room for the job already.
+            priority: Priority of the job; lower numbers come first.
+            has_room: Whether :meth:`check_capacity` has already found room for the job.
 
         Raises:
             OverloadedError: The queue is full. An empty queue accepts a job of any size.
@@ -211,10 +212,10 @@ class Admission:
 
     @contextlib.contextmanager
     def reserve(self, tokens: int, caller: str, priority: int) -> Iterator[Callable[[int], None]]:
-        """Context in which tokens count as an unfinished job of a caller.
+        """Context manager that counts tokens as an unfinished job of a caller.
 
-        This keeps room for a request whose jobs enter one after the other, with ``has_room``. Yields a function that
-        releases the room for a number of tokens, to be called when the job that needs them enters.
+        This reserves room for a request whose jobs enter one after the other, with ``has_room``. It yields a function
+        that releases the room for a number of tokens. Call it when the job that needs these tokens enters.
         """
         state = self._callers.setdefault(caller, _Caller(priority, self._served_last.get(priority, 0.0)))
         left = 0
@@ -223,10 +224,10 @@ class Admission:
             nonlocal left
             self._measure()
             left += count
-            self.tokens += count
+            self.unfinished_tokens += count
             state.tokens += count
 
-        add(tokens)  # the time until now belongs to the earlier jobs
+        add(tokens)  # the time until now is first counted for the earlier jobs
         self.num_jobs += 1
         state.num_jobs += 1
         try:
@@ -239,13 +240,13 @@ class Admission:
                 del self._callers[caller]
 
     async def wait_until_quiet(self) -> None:
-        """Wait until the queue is so short that other work delays no job in it."""
-        while self.seconds > _QUIET_S:
+        """Wait until the queue is so short that background work does not delay the jobs in it."""
+        while self.estimated_seconds > _QUIET_S:
             await asyncio.sleep(_QUIET_CHECK_S)
 
     @contextlib.contextmanager
-    def outside(self, tokens: int) -> Iterator[None]:
-        """Do work that is not in the queue. It only counts for the measured speed, and no request is refused for it."""
+    def bypass_queue(self, tokens: int) -> Iterator[None]:
+        """Context manager for work that bypasses the queue: it counts only for the measured speed."""
         self._measure()
         self._num_outside += 1
         try:

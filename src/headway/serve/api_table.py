@@ -23,8 +23,8 @@ from headway.serve.apis import (
     openai,
 )
 from headway.serve.apis.keys import KeyLocation
-from headway.serve.apis.native.errors import error as native_error
-from headway.serve.apis.native.fields import KEYS as NATIVE_KEYS
+from headway.serve.apis.native.errors import error_reply as native_error_reply
+from headway.serve.apis.native.fields import KEY_LOCATION as NATIVE_KEYS
 from headway.serve.dispatch import NATIVE, PAGE, api_of_head
 from headway.serve.documents import ServedDocuments
 from headway.serve.errors import BadKeyError, QuotaExceededError, RefusedError, UnknownDictionaryError
@@ -36,72 +36,84 @@ _MAX_MESSAGE = 500  # maximum number of characters of an error message
 
 @dataclass(frozen=True)
 class Api:
-    """An API.
+    """An HTTP API of the service.
 
     Attributes:
-        error: Returns an error in the form of the API.
-        keys: Where its requests have their key.
-        routes: Returns its routes. None means that FastAPI has them.
-        statuses: Its own HTTP statuses for some errors.
-        queued: While the queue is full, requests to these paths are refused before their bodies are read.
-        document_routes: Returns its routes for documents, if it has any.
+        error: Returns an error reply in the API's format.
+        keys: The places where the API's requests contain their key.
+        routes: Returns the API's routes. None means that FastAPI handles them.
+        statuses: HTTP statuses of errors for which the API differs from the default.
+        queued_paths: Paths whose requests are refused before their bodies are read while the queue is full.
+        document_routes: Returns the API's routes for documents. None means that it has no such routes.
     """
 
     error: Callable[[str, int, dict[str, str] | None], Response]
     keys: KeyLocation
     routes: Callable[[Service], Sequence[Route]] | None
     statuses: Mapping[type[Exception], int] = field(default_factory=dict)
-    queued: tuple[str, ...] = ()
+    queued_paths: tuple[str, ...] = ()
     document_routes: Callable[[Service, ServedDocuments], Sequence[Route]] | None = None
 
 
 APIS = {
     NATIVE: Api(
-        native_error,
+        native_error_reply,
         NATIVE_KEYS,
         None,
-        queued=tuple(f"/api/v1/{name}" for name in ("translate", "generate", "classify", "fill", "score")),
+        queued_paths=tuple(f"/api/v1/{name}" for name in ("translate", "generate", "classify", "fill", "score")),
     ),
-    PAGE: Api(native_error, page.KEYS, page.routes),
+    PAGE: Api(native_error_reply, page.KEY_LOCATION, page.routes),
     "openai": Api(
-        openai.error, openai.KEYS, openai.routes, {BadKeyError: 401}, queued=("/v1/completions", "/v1/chat/completions")
+        openai.error_reply,
+        openai.KEY_LOCATION,
+        openai.routes,
+        {BadKeyError: 401},
+        queued_paths=("/v1/completions", "/v1/chat/completions"),
     ),
     "deepl": Api(
-        deepl.error,
-        deepl_fields.KEYS,
+        deepl.error_reply,
+        deepl_fields.KEY_LOCATION,
         deepl.routes,
         {QuotaExceededError: 456, UnknownDictionaryError: 404},
-        queued=("/v2/translate",),
+        queued_paths=("/v2/translate",),
         document_routes=deepl_documents.routes,
     ),
-    "aws": Api(aws.error, aws.KEYS, aws.routes),
+    "aws": Api(aws.error_reply, aws.KEY_LOCATION, aws.routes),
     "azure": Api(
-        azure.error, azure.KEYS, azure.routes, {BadKeyError: 401, QuotaExceededError: 403}, queued=("/translate",)
+        azure.error_reply,
+        azure.KEY_LOCATION,
+        azure.routes,
+        {BadKeyError: 401, QuotaExceededError: 403},
+        queued_paths=("/translate",),
     ),
-    "deeplx": Api(deeplx.error, deeplx.KEYS, deeplx.routes, {BadKeyError: 401}, queued=("/translate",)),
-    "google": Api(google.error, google.KEYS, google.routes),
-    "huggingface": Api(huggingface.error, huggingface.KEYS, huggingface.routes, {BadKeyError: 401}),
-    "open-inference": Api(open_inference.error, open_inference.KEYS, open_inference.routes, {BadKeyError: 401}),
+    "deeplx": Api(
+        deeplx.error_reply, deeplx.KEY_LOCATION, deeplx.routes, {BadKeyError: 401}, queued_paths=("/translate",)
+    ),
+    "google": Api(google.error_reply, google.KEY_LOCATION, google.routes),
+    "huggingface": Api(huggingface.error_reply, huggingface.KEY_LOCATION, huggingface.routes, {BadKeyError: 401}),
+    "open-inference": Api(
+        open_inference.error_reply, open_inference.KEY_LOCATION, open_inference.routes, {BadKeyError: 401}
+    ),
     "libretranslate": Api(
-        libretranslate.error,
-        libretranslate.KEYS,
+        libretranslate.error_reply,
+        libretranslate.KEY_LOCATION,
         libretranslate.routes,
-        queued=("/translate",),
+        queued_paths=("/translate",),
         document_routes=libretranslate.document_routes,
     ),
 }
 
 
 def error_reply(api: str, message: str, status: int, headers: dict[str, str] | None = None) -> Response:
-    """Return an error in the form of an API. Long messages are shortened."""
+    """Return an error reply in the format of an API. Long messages are truncated."""
     if len(message) > _MAX_MESSAGE:
         message = message[:_MAX_MESSAGE] + "…"
-    # A message may quote text of the request that is not valid Unicode, which no reply can contain.
+    # A message may quote invalid Unicode from the request, which a reply cannot contain.
     return APIS[api].error(message.encode("utf-8", "backslashreplace").decode(), status, headers)
 
 
-def error_for_url(url: bytes, message: str, status: int) -> Response:
-    """Return an error in the format of the API of a URL, which may be invalid."""
+def error_reply_for_url(url: bytes, message: str, status: int) -> Response:
+    """Return an error reply in the format of the API that a URL belongs to. The URL may be invalid."""
     path, _, query = url.partition(b"?")
     return error_reply(
         api_of_head({"method": "", "path": path.decode("latin-1"), "query_string": query, "headers": []}),
@@ -110,8 +122,8 @@ def error_for_url(url: bytes, message: str, status: int) -> Response:
     )
 
 
-def reply_to(error: Exception, api: str) -> Response:
-    """Return the reply to a request that failed with an error, in the form of an API."""
+def reply_to_error(error: Exception, api: str) -> Response:
+    """Return the reply to a request that has failed with ``error``, in the format of an API."""
     if isinstance(error, RefusedError):
         return error.response
     reply = http_error(error)

@@ -1,4 +1,4 @@
-"""The HTTP application: the routes of all APIs, and their common limits, errors, metrics and logs."""
+"""The HTTP application: the routes of all APIs, and their common limits, error replies, metrics and logs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from headway.serve.api_table import APIS, error_reply, reply_to
+from headway.serve.api_table import APIS, error_reply, reply_to_error
 from headway.serve.apis.native import translation
 from headway.serve.apis.native.router import router as native_router
 from headway.serve.dispatch import NATIVE
@@ -37,13 +37,13 @@ _MAX_PROBLEMS = 10  # maximum number of problems that an error lists
 
 
 def make_app(service: Service, documents: ServedDocuments) -> ASGIApp:
-    """Return the application. The documents are deleted when it ends."""
+    """Return the ASGI application. When it shuts down, the documents are deleted and the workers are ended."""
     reports = RequestReports(service)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         reports.loop_watch.start()
-        description()  # computed now, because it takes about a second
+        description()  # started now, because building it takes about a second
         yield
         reports.loop_watch.stop()
         reports.flush()
@@ -53,7 +53,7 @@ def make_app(service: Service, documents: ServedDocuments) -> ASGIApp:
     native = FastAPI(
         title="Headway",
         version=__version__,
-        openapi_url=None,  # FastAPI would write it again for each request
+        openapi_url=None,  # FastAPI would serialize the description again for each request
         docs_url=None,
         redoc_url=None,
         exception_handlers=dict(_HANDLERS),
@@ -77,7 +77,7 @@ def make_app(service: Service, documents: ServedDocuments) -> ASGIApp:
 
     @cache
     def description() -> asyncio.Future[bytes]:
-        """Begin to build openapi.json in a thread, once for all requests."""
+        """Start building openapi.json in a thread, once for all requests."""
         return asyncio.ensure_future(asyncio.to_thread(openapi))
 
     @native.get("/api/v1/openapi.json", include_in_schema=False)
@@ -112,24 +112,24 @@ def make_app(service: Service, documents: ServedDocuments) -> ASGIApp:
 
 
 class _SafeCorsMiddleware(CORSMiddleware):
-    """Answers preflight requests with the headers that all replies have."""
+    """Adds the headers of all other replies to the replies to preflight requests."""
 
     def preflight_response(self, request_headers: Headers) -> Response:
-        """Return the answer to a preflight request."""
+        """Return the reply to a preflight request."""
         response = super().preflight_response(request_headers)
         response.headers["X-Content-Type-Options"] = "nosniff"
         return response
 
 
-# Errors, in the format of the API that the request is meant for.
+# Error replies, in the format of the API that the request is meant for.
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
-    return reply_to(error, request.state.api)
+    return reply_to_error(error, request.state.api)
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
-    """Answer an unknown path or method, or a body that is not valid for the native API."""
+    """Reply to a request with an unknown path or method, or with an invalid body for the native API."""
     if isinstance(error, RequestValidationError):
         problems = [
             f"{'.'.join(map(str, problem['loc'][1:])) or 'body'}: {problem['msg']}" for problem in error.errors()

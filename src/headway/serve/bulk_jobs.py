@@ -1,8 +1,8 @@
 """Jobs for bulk texts, whose results clients fetch later.
 
-The texts of a job are given to the workers in small groups, and a group starts only when little other work waits. So
-jobs use the time that requests leave, and do not delay them. Each key gets the same number of tokens, and the jobs of a
-key are processed in order of arrival. Jobs are kept in memory: they end with the service.
+The texts of a job are sent to the workers in small groups, and a group starts only while the queue is short. Jobs thus
+use the workers' idle time and do not delay requests. Each key gets the same number of tokens, and the jobs of a key are
+processed in order of arrival. Jobs are kept in memory, and are lost when the service stops.
 """
 
 from __future__ import annotations
@@ -23,34 +23,37 @@ from headway.serve.config import LimitsConfig
 from headway.serve.errors import JobNotDoneError, JobsFullError, RetryLaterError, UnknownJobError
 
 _log = logging.getLogger("headway.serve")
-_GROUP_TOKENS = 512  # maximum number of tokens that a worker receives together, unless one text is longer
+_GROUP_TOKENS = 512  # maximum number of tokens in a group, unless a single text is longer
 _GROUP_TEXTS = 64
 _RETRY_S = 60  # Retry-After for a key whose jobs are all unfinished
-_TIME_LIMIT_FACTOR = 20  # a group of texts may take this many times limits.request_seconds
+_TIME_LIMIT_FACTOR = 20  # the time limit of a group is this many times limits.request_seconds
 _RETRIES = 5  # number of retries for texts whose model cannot be loaded
 
 BulkWork = Callable[[Sequence[str]], Awaitable[Sequence[bytes]]]
-"""Returns the result of each text, as JSON."""
+"""Processes texts, and returns the result of each text as JSON."""
 
 
 @dataclass(eq=False)
 class BulkJob:
-    """A job.
+    """A job for bulk texts.
 
     Attributes:
-        id: Identifies the job.
-        owner: The name of the key that created it. Only this key can use it.
-        work: The operation on its texts.
+        id: Unique id of the job.
+        owner: Name of the key that created the job. Only this key can use it.
+        work: The operation to apply to the texts.
         limits: The limits at the time when the job was created.
-        items: For each text, the text until its result arrives, and then the result as JSON.
-        num_bytes: The memory of the items.
-        scale: The time of each text, relative to the default options.
-        num_started: Number of texts that were given to workers.
-        num_done: Number of results.
-        created: Time of its creation, in seconds since 1970.
-        ended: Time of its end.
-        error: Why it has failed.
-        finished: Is set when the job has ended, or is removed.
+        items: For each text, the text itself until its result arrives, then the result as JSON.
+        num_bytes: Memory used by ``items``, in bytes.
+        num_texts: Number of texts.
+        scale: Estimated time of each text, relative to the time with the default options.
+        num_started: Number of texts that have been sent to workers.
+        num_done: Number of texts with a result.
+        created: Time of creation, in seconds since 1970.
+        ended: Time at which the job ended, or None.
+        error: The reason for the failure, or None.
+        finished: Set when the job has ended or has been removed.
+        running: The tasks that process groups of texts.
+        expiry: The timer that removes the job some time after its end.
     """
 
     id: str
@@ -79,7 +82,7 @@ class BulkJob:
 
     @property
     def expires(self) -> float | None:
-        """The time at which the job is forgotten, in seconds since 1970; None before its end."""
+        """The time at which the job is removed, in seconds since 1970, or None before its end."""
         return None if self.ended is None else self.ended + self.limits.job_seconds
 
     @property
@@ -98,7 +101,7 @@ class BulkJob:
         return [item for item in self.items if isinstance(item, bytes)]
 
     def take_group(self) -> tuple[int, list[str], float]:
-        """Return the next texts for a worker, the position of the first, and their size in estimated tokens."""
+        """Return the next texts to process: the index of the first text, the texts, and their estimated tokens."""
         start, texts, tokens = self.num_started, list[str](), 0.0
         for text in self.items[start : start + _GROUP_TEXTS]:
             assert isinstance(text, str)
@@ -111,25 +114,25 @@ class BulkJob:
         return start, texts, tokens
 
     def store(self, start: int, results: Sequence[bytes]) -> None:
-        """Replace texts by their results."""
+        """Replace texts with their results."""
         for index, result in enumerate(results, start):
             self.num_bytes += sys.getsizeof(result) - sys.getsizeof(self.items[index])
             self.items[index] = result
         self.num_done += len(results)
 
     def cancel(self) -> None:
-        """End the work on its texts, and forget them."""
+        """Cancel the running work, and drop the texts and results."""
         for task in self.running - {asyncio.current_task()}:
             task.cancel()
         self.items, self.num_bytes = [], 0
 
 
 class BulkJobs:
-    """The jobs of a service.
+    """The bulk jobs of a service.
 
     Args:
-        admission: The queue of all other work.
-        max_groups: Maximum number of groups of texts that the workers have at a time.
+        admission: The queue of interactive and bulk requests.
+        max_groups: Maximum number of groups of texts that are with the workers at a time.
     """
 
     def __init__(self, admission: Admission, max_groups: int) -> None:
@@ -146,7 +149,7 @@ class BulkJobs:
 
     @property
     def num_bytes(self) -> int:
-        """The memory of all texts and results."""
+        """Memory used by all texts and results, in bytes."""
         return sum(job.num_bytes for job in self._jobs.values())
 
     def add(
@@ -174,7 +177,7 @@ class BulkJobs:
         return job
 
     def get(self, owner: str, identifier: str) -> BulkJob:
-        """Return a job.
+        """Return the job with this id.
 
         Raises:
             UnknownJobError: No job has this id, or the job has another owner.
@@ -185,7 +188,7 @@ class BulkJobs:
         return job
 
     def remove(self, job: BulkJob) -> None:
-        """Cancel a job and forget it."""
+        """Cancel a job and remove it."""
         self._jobs.pop(job.id, None)
         if job.expiry is not None:
             job.expiry.cancel()
@@ -195,7 +198,7 @@ class BulkJobs:
         job.finished.set()
 
     async def _run(self) -> None:
-        """Send groups of texts to the workers, one at a time, until no texts are left."""
+        """Send groups of texts to the workers, one group at a time, until no texts are left."""
         try:
             while True:
                 await self._admission.wait_until_quiet()
@@ -212,7 +215,7 @@ class BulkJobs:
             self._num_runners -= 1
 
     def _next(self) -> BulkJob | None:
-        """Return the oldest job with waiting texts, of the key that has got the fewest tokens."""
+        """Return the oldest job with waiting texts of the key that has been served the fewest tokens."""
         waiting = [job for job in self._jobs.values() if job.has_waiting_texts]
         owners = {job.owner for job in waiting}
         # A new key gets no credit for the time before its first job.
@@ -230,12 +233,12 @@ class BulkJobs:
             return
         job.store(start, results)
         if sum(other.num_bytes for other in self._jobs.values() if other.owner == job.owner) > job.limits.job_mb * 1e6:
-            self._end(job, f"the jobs of this key need more than {job.limits.job_mb:g} MB; delete those that are done")
+            self._end(job, f"the jobs of this key use more than {job.limits.job_mb:g} MB; delete finished jobs")
         elif job.num_done == job.num_texts:
             self._end(job)
 
     async def _results_when_possible(self, job: BulkJob, texts: Sequence[str]) -> list[bytes]:
-        """Return the results of texts. If they are refused for now, because their model cannot be loaded, wait."""
+        """Return the results of texts. If their model cannot be loaded at the moment, wait and retry."""
         for _ in range(_RETRIES):
             try:
                 return await self._results(job, texts)
@@ -244,7 +247,7 @@ class BulkJobs:
         return await self._results(job, texts)
 
     async def _results(self, job: BulkJob, texts: Sequence[str]) -> list[bytes]:
-        """Return the results of texts. If a text causes a failure, only this text fails."""
+        """Return the results of texts. If they fail together, process each text separately."""
         try:
             async with asyncio.timeout(_TIME_LIMIT_FACTOR * job.limits.request_seconds):
                 return list(await job.work(texts))

@@ -1,4 +1,4 @@
-"""A least-recently-used cache of the results of earlier calls."""
+"""A least-recently-used (LRU) cache for results of model calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class ResultCache:
-    """A cache of results, bounded by their size in pickled form.
+    """An LRU cache of results, bounded by their pickled size.
 
     Args:
         max_bytes: Maximum size of the stored results. 0 disables the cache.
@@ -25,7 +25,8 @@ class ResultCache:
     def keys(self, inputs: Sequence[Any], *shared: Any) -> list[bytes]:
         """Return the cache key of each input.
 
-        The result also depends on the values that all inputs share. Without a cache, all keys are empty.
+        The keys also depend on ``shared``, the values that all inputs have in common. If the cache is disabled, all
+        keys are empty.
         """
         if not self._max_bytes:
             return [b""] * len(inputs)
@@ -33,13 +34,13 @@ class ResultCache:
         return [hashlib.sha256(beginning + pickle.dumps(item)).digest() for item in inputs]
 
     def get(self, key: bytes) -> Any | None:
-        """Return a result, or None."""
+        """Return the result stored for a key, or None."""
         pickled = self._results.get(key)
         if pickled is None:
             return None
         self._results.move_to_end(key)
         self.num_hits += 1
-        return pickle.loads(pickled)  # a copy, which the caller may change
+        return pickle.loads(pickled)  # a copy that the caller may modify
 
     def put(self, key: bytes, result: Any) -> None:
         """Store a result, unless it is larger than the whole cache."""

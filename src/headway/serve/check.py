@@ -1,4 +1,4 @@
-"""Check everything that the service needs to start, without loading models and without changing anything."""
+"""Check everything that the service needs to start, without loading models or modifying files."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from headway import kernels
 from headway.errors import ConfigError
 from headway.serve.config import ServeConfig
 from headway.serve.glossaries import GlossaryStore
-from headway.serve.hub_models import is_missing
+from headway.serve.hub_models import needs_conversion
 from headway.serve.listeners import open_sockets
 from headway.serve.model_info import ModelSpec
 from headway.serve.usage import Usage
-from headway.serve.workers.loader import DECODES
+from headway.serve.workers.loader import DECODING_CAPABILITIES
 
 _MEGABYTE = 1_000_000
 
 
-def check_start(config: ServeConfig) -> list[str]:
-    """Check a configuration, and return remarks for the operator.
+def check_configuration(config: ServeConfig) -> list[str]:
+    """Check a configuration, and return notes for the operator.
 
-    All files of the models are read, but only the headers of the weights.
+    All files of the models are read, except that only the headers of weight files are read.
 
     Raises:
-        HeadwayError: The service would not start; the message gives the reason.
-        ImportError: A package is missing.
+        HeadwayError: The service would not start; the message contains the reason.
+        ImportError: A required package is missing.
     """
     importlib.import_module("headway.serve.app")
-    present = [model for model in config.models if not is_missing(model.path)]
+    present = [model for model in config.models if not needs_conversion(model.path)]
     specs = config.model_copy(update={"models": tuple(present)}).specs()
     for spec in specs:
         _check_model(spec)
@@ -38,7 +38,7 @@ def check_start(config: ServeConfig) -> list[str]:
     _check_files(config)
     notes = _check_addresses(config)
     missing = [model.path for model in config.models if model not in present]
-    notes += [f"{name} has not been converted yet; starting the service downloads it" for name in missing]
+    notes += [f"{name} has not been downloaded yet; the service downloads it when it starts" for name in missing]
     if (reason := kernels.unavailable_reason()) and any(model.precision == "auto" for model in config.models):
         notes.append(f"models compute in bfloat16 or float32 ({reason})")
     return notes
@@ -53,11 +53,11 @@ def _check_model(spec: ModelSpec) -> None:
     from headway.interop.onnx import DECODER_STEP_FILE
 
     folder = Path(spec.folder)
-    bundle, precision = load_without_weights(folder), spec.settings["precision"]
+    bundle, precision = load_without_weights(folder), spec.load_options["precision"]
     is_onnx = (folder / DECODER_STEP_FILE).is_file()
     if is_onnx:
         importlib.import_module("onnxruntime")
-    if bundle.capability not in DECODES:
+    if bundle.capability not in DECODING_CAPABILITIES:
         return
     read_int8_check(folder)
     try:
@@ -70,12 +70,12 @@ def _check_model(spec: ModelSpec) -> None:
 
 
 def _check_memory(specs: list[ModelSpec], memory_mb: float | None) -> None:
-    """Check the size of the weights, below which the memory of a model never is."""
+    """Check that the weights fit into memory. Their size is a lower bound of the memory that the models use."""
     stored = sum(spec.stored_bytes for spec in specs if not spec.on_demand) / _MEGABYTE
     if memory_mb is not None and stored > memory_mb:
         raise ConfigError(
             f"limits.memory_mb = {memory_mb:g}, but the weights of the models that are loaded at the start have "
-            f'{stored:.0f} MB; raise it, or set load = "demand" for some of them'
+            f'{stored:.0f} MB; raise the limit, or set load = "demand" for some models'
         )
 
 
@@ -94,7 +94,7 @@ def _check_files(config: ServeConfig) -> None:
 
 
 def _check_writable(setting: str, folder: Path) -> None:
-    """Check that files can be written to a folder, or that it can be made."""
+    """Check that files can be written to a folder, or that the folder can be created."""
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise ConfigError(f"{setting}: {existing} is not a folder")
@@ -103,9 +103,9 @@ def _check_writable(setting: str, folder: Path) -> None:
 
 
 def _check_addresses(config: ServeConfig) -> list[str]:
-    """Check that the service can listen.
+    """Check that the service can listen on its addresses.
 
-    If another process uses the address now, such as the running service, this is only a remark.
+    An address that another process uses, such as the running service, results only in a note.
     """
     try:
         with open_sockets(config.hosts, config.port, int(config.unix_mode, base=8)):

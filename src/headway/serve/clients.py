@@ -1,4 +1,4 @@
-"""Limits of clients: API keys, their rates and quotas, and the sizes of requests."""
+"""Limits for clients: API keys with rates and quotas, and the sizes of requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from enum import Enum, auto
 from typing import Any
 
 from headway.serve.config import KeyConfig, LimitsConfig
-from headway.serve.cost import Cost, problem_of
+from headway.serve.cost import Cost, exceeded_limit_message
 from headway.serve.errors import BadKeyError, QuotaExceededError, RateExceededError, TooLargeError
 from headway.serve.usage import Usage
 
@@ -23,22 +23,22 @@ _MINUTE_S = 60.0
 
 
 class PassedLimits(Enum):
-    """The limits that a call has passed already, as part of a request or of a background job."""
+    """The limits that a call has already passed, as part of a request or of a background job."""
 
-    NONE = auto()  # none
+    NONE = auto()  # no limits have been checked
     CHECKED = auto()  # the queue has room for the whole request, but the call must still wait in the queue
-    ADMITTED = auto()  # the request has passed all limits and has left the queue
-    BACKGROUND = auto()  # the background job has passed all limits
+    ADMITTED = auto()  # the request has passed all limits and left the queue
+    BACKGROUND = auto()  # the call belongs to a background job that has passed all limits
 
 
 @dataclass
 class Client:
-    """The caller: an API key, or anyone if there are no keys.
+    """The sender of a request, identified by an API key.
 
     Attributes:
-        name: The name of the key.
-        key: The key.
-        passed_limits: Which limits the call has passed already.
+        name: Name of the key, or "anyone" if the service has no keys.
+        key: Configuration of the key, or None if the service has no keys.
+        passed_limits: The limits that the call has already passed.
     """
 
     name: str
@@ -47,13 +47,13 @@ class Client:
 
     @property
     def priority(self) -> int:
-        """The priority of the client's work; lower numbers come first."""
+        """Priority of the client's work; lower numbers come first."""
         if self.passed_limits is PassedLimits.BACKGROUND:
             return _BACKGROUND
         return 0 if self.key is None else _PRIORITIES[self.key.priority]
 
     def for_background_job(self) -> Client:
-        """Return the client for the calls of a background job that has passed all limits."""
+        """Return a copy of the client for the calls of a background job, which has passed all limits."""
         return dataclasses.replace(self, passed_limits=PassedLimits.BACKGROUND)
 
 
@@ -61,7 +61,7 @@ class Clients:
     """The API keys of a service, with their rates and quotas.
 
     Args:
-        keys: Returns the keys of the present configuration.
+        keys: Returns the keys in the current configuration.
         usage: Counts the characters of each key.
     """
 
@@ -70,7 +70,7 @@ class Clients:
         self._request_times: dict[str, list[float]] = {}  # times of the requests in the last minute, by key name
 
     def authenticate(self, key: str | None) -> Client:
-        """Return the client with this key, and count a request for it.
+        """Return the client with this key, and count a request against its rate limit.
 
         Raises:
             BadKeyError: The service has keys, and this is not one of them.
@@ -91,7 +91,7 @@ class Clients:
         return Client(config.name, config)
 
     def has_key(self, key: str) -> bool:
-        """Return whether this is a key. The request is not counted."""
+        """Return whether this is a valid key, without counting a request."""
         return self._config(key) is not None
 
     def _config(self, key: str | None) -> KeyConfig | None:
@@ -102,44 +102,44 @@ class Clients:
         return matching[0] if matching else None
 
     def characters_used(self, client: Client) -> int:
-        """Return the characters that a client has sent in this month."""
+        """Return the number of characters that a client has sent this month."""
         return self._usage.characters(client.name)
 
     def check_quota(self, client: Client, characters: int) -> None:
-        """Raise :class:`QuotaExceededError` if a client may not send this many more characters this month."""
+        """Raise :class:`QuotaExceededError` if ``characters`` more would exceed a client's monthly quota."""
         quota = None if client.key is None else client.key.characters_per_month
         if quota is not None and self.characters_used(client) + characters > quota:
             raise QuotaExceededError
 
     def count_characters(self, client: Client, characters: int) -> None:
-        """Count characters of a client. A negative number undoes an earlier count."""
+        """Add characters to a client's usage. A negative number undoes an earlier count."""
         self._usage.add(client.name, characters)
 
 
 class RequestSizes:
-    """The sizes of requests that a service accepts. All checks raise :class:`TooLargeError`.
+    """Checks the sizes of requests against the limits. All checks raise :class:`TooLargeError`.
 
     Args:
-        limits: Returns the limits of the present configuration.
+        limits: Returns the limits in the current configuration.
     """
 
     def __init__(self, limits: Callable[[], LimitsConfig]) -> None:
         self._limits = limits
 
-    def check_number(self, texts: Sequence[Any]) -> None:
-        """Check the number of texts of a request, before anything is computed for each of them."""
-        self.check_amount(texts=len(texts))
+    def check_num_texts(self, texts: Sequence[Any]) -> None:
+        """Check the number of texts in a request, before anything is computed for each text."""
+        self.check_counts(texts=len(texts))
 
     def check_texts(self, texts: Sequence[str]) -> int:
-        """Check the texts of a request, and return their number of characters."""
+        """Check the texts in a request, and return their total number of characters."""
         characters = sum(map(len, texts))
-        self.check_amount(texts=len(texts), characters=characters)
+        self.check_counts(texts=len(texts), characters=characters)
         return characters
 
-    def check_amount(self, *, texts: int = 0, characters: int = 0) -> None:
-        """Check the number of texts and of characters of a request.
+    def check_counts(self, *, texts: int = 0, characters: int = 0) -> None:
+        """Check the numbers of texts and characters in a request.
 
-        A text counts once for each time that it is processed.
+        A text that is processed several times counts several times.
         """
         limits = self._limits()
         if texts > limits.texts:
@@ -149,19 +149,19 @@ class RequestSizes:
 
     def check_cost(self, cost: Cost) -> None:
         """Check the cost of a request against the limits."""
-        if (problem := problem_of(cost, self._limits())) is not None:
+        if (problem := exceeded_limit_message(cost, self._limits())) is not None:
             raise TooLargeError(problem)
 
     def check_options(self, cost: Cost) -> None:
         """Check the cost of the options of a request or a job, regardless of the number of texts."""
-        self.check_cost(dataclasses.replace(cost, texts=0, characters=0, tokens=0, result_tokens=0))
+        self.check_cost(dataclasses.replace(cost, num_texts=0, num_characters=0, work_tokens=0, result_tokens=0))
 
     def check_job(self, texts: Sequence[str], characters: int) -> None:
-        """Check the texts of a bulk job with ``characters`` characters."""
+        """Check the texts of a bulk job, which have ``characters`` characters in total."""
         self.check_job_size(len(texts), characters, max(map(len, texts), default=0))
 
     def check_job_size(self, num_texts: int, characters: int = 0, longest: int = 0) -> None:
-        """Check the size of a job's texts. ``longest`` is the number of characters of its longest text."""
+        """Check the size of a job. ``longest`` is the number of characters in its longest text."""
         limits = self._limits()
         if num_texts > limits.job_texts:
             raise TooLargeError(f"{num_texts:,} texts in one job; at most {limits.job_texts:,} are accepted")

@@ -1,4 +1,4 @@
-"""The configuration of the service: serve.toml, and HEADWAY_* variables, which take precedence."""
+"""The configuration of the service: serve.toml and HEADWAY_* environment variables, which take precedence."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pydantic import Field, field_validator, model_validator
 from headway.config import Config, read_toml
 from headway.errors import ConfigError
 from headway.interop.hub.names import HubName, parse_model_source
-from headway.serve.hub_models import folder_to_serve
+from headway.serve.hub_models import prepare_model_folder
 from headway.serve.model_info import ModelSpec
 
-ANY_HOST = "*"  # all addresses of the machine
-UNIX_PREFIX = "unix:"  # a host that is the path of a Unix socket
+ANY_HOST = "*"  # listen on all addresses of the machine
+UNIX_PREFIX = "unix:"  # prefix of a host that is the path of a Unix socket
 _PREFIX = "HEADWAY_"
-_SHA256 = 64  # hexadecimal digits
-# Inputs whose digest must not be used: an empty input (the command got no key), and a key that everyone knows.
+_SHA256 = 64  # number of hexadecimal digits
+# Keys whose digests are refused: empty input (sha256sum was called without a key), and a key that everyone knows.
 _KNOWN_KEYS = {"": "nothing", "\n": "a line break", "foo": "foo", "foo\n": "foo and a line break"}
 _KNOWN_DIGESTS = {sha256(key.encode()).hexdigest(): name for key, name in _KNOWN_KEYS.items()}
 
@@ -30,8 +30,8 @@ class ModelConfig(Config):
     """A model of the service."""
 
     path: str = Field(
-        description="The model folder, or hf:NAME for a model of the Hugging Face Hub, which the first start downloads "
-        "and converts. A relative path is relative to the folder of serve.toml."
+        description="The model folder, or hf:NAME for a model on the Hugging Face Hub, which is downloaded and "
+        "converted when the service first starts. Relative paths are relative to the folder of serve.toml."
     )
     name: str | None = Field(None, description="The model's name in the APIs. Default: the last parts of the path.")
     source: tuple[str, ...] = Field(
@@ -42,36 +42,36 @@ class ModelConfig(Config):
     )
     precision: Literal["auto", "float32", "bfloat16", "int8"] = Field(
         "auto",
-        description="Precision of decoding. auto: int8 if the processor and the model support it, and if it hardly "
-        "changes the most probable tokens of an imported language model. int8: an error if it is not supported. "
-        "Classifiers and masked language models do not decode, and always compute in float32.",
+        description="Precision of decoding. auto: int8 if the processor and the model support it, unless int8 "
+        "noticeably changes the most probable tokens of an imported language model. int8 is an error if it is not "
+        "supported. Classifiers and masked language models do not decode, and always compute in float32.",
     )
     load: Literal["start", "demand"] = Field(
         "start",
-        description="When to load the model: at the start of the service, or when a request needs it. A model that "
-        "was loaded on demand is unloaded when other models need its memory (limits.memory_mb).",
+        description="When to load the model. start: when the service starts. demand: when a request needs the model. A "
+        "model that was loaded on demand is unloaded when other models need its memory (limits.memory_mb).",
     )
 
 
 class LimitsConfig(Config):
-    """Limits of requests, jobs and memory. A request that exceeds one is refused before any work is done."""
+    """Limits on requests, jobs and memory. A request that exceeds a limit is refused before any work is done."""
 
     queue_seconds: float = Field(
         0.8,
         gt=0,
-        description="Maximum estimated time that a request may have to wait for earlier work, in seconds. Other "
-        "requests get 429 with Retry-After, unless the waiting work fits into the workers' batches. Work of another "
-        "key counts at most as much as the unfinished work of the request's own key.",
+        description="Maximum estimated time that a request may have to wait for earlier work, in seconds. Requests "
+        "that would wait longer get status 429 with Retry-After, unless the waiting work fits into the workers' "
+        "batches. The work of each other key counts at most as much as the unfinished work of the request's own key.",
     )
     queue_tokens: int = Field(
         200_000,
         ge=1,
-        description="Maximum amount of waiting work, in estimated tokens. With several keys, a key may use as much "
+        description="Maximum amount of unfinished work, in estimated tokens. With several keys, a key may use as much "
         "as it leaves for the others, which is at most half.",
     )
-    request_seconds: float = Field(60.0, gt=0, description="Time limit of a request.")
+    request_seconds: float = Field(60.0, gt=0, description="Time limit for processing a request.")
     receive_seconds: float = Field(
-        30.0, gt=0, description="Time within which a client must send its request, and receive a reply that is ready."
+        30.0, gt=0, description="Time limit for a client to send its request, and to receive a reply that is ready."
     )
     connections: int = Field(2000, ge=1, description="Maximum number of open connections.")
     header_bytes: int = Field(65_536, ge=1024, description="Maximum size of a request's headers, including its URL.")
@@ -79,53 +79,60 @@ class LimitsConfig(Config):
     receiving_mb: float = Field(
         256.0,
         gt=0,
-        description="Memory for all unanswered requests in megabytes, counted by the lengths that clients announce "
-        "or by the bytes that have arrived. Requests that exceed it get 429. A key may use as much as it leaves for "
-        "the others, which is at most half. Without keys, the same applies to an address. An eighth of the memory "
-        "is for requests whose key is not known yet, and is shared by their addresses in the same way. The first 8 "
-        "kB of each request do not count, and a single request is always accepted.",
+        description="Memory for all unanswered requests, in megabytes. A request counts with the length that its "
+        "client announces or, if it is larger, the number of bytes that have arrived. Requests that exceed the limit "
+        "get status 429. A key may use as much as it leaves for the others, which is at most half; without keys, the "
+        "same applies to each address. One eighth of the memory is reserved for requests whose key is not known yet; "
+        "their addresses share it in the same way. The first 8 kB of each request do not count, and a single request "
+        "is always accepted.",
     )
-    texts: int = Field(1024, ge=1, description="Maximum number of texts of a request.")
-    characters: int = Field(100_000, ge=1, description="Maximum number of characters of a request.")
-    jobs: int = Field(8, ge=0, description="Maximum number of bulk jobs to keep for a key.")
-    job_mb: float = Field(64.0, gt=0, description="Memory for the jobs of a key, in megabytes.")
-    job_texts: int = Field(100_000, ge=1, description="Maximum number of texts of a job.")
-    job_characters: int = Field(1_000_000, ge=1, description="Maximum number of characters of a job.")
+    texts: int = Field(1024, ge=1, description="Maximum number of texts per request.")
+    characters: int = Field(100_000, ge=1, description="Maximum number of characters per request.")
+    jobs: int = Field(8, ge=0, description="Maximum number of bulk jobs to keep per key.")
+    job_mb: float = Field(64.0, gt=0, description="Memory for the jobs of each key, in megabytes.")
+    job_texts: int = Field(100_000, ge=1, description="Maximum number of texts per job.")
+    job_characters: int = Field(1_000_000, ge=1, description="Maximum number of characters per job.")
     job_bytes: int = Field(8 << 20, ge=1024, description="Maximum size of the body of a request that creates a job.")
     job_seconds: float = Field(3600.0, gt=0, description="Time for which the result of a job or a document is kept.")
-    documents: int = Field(8, ge=0, description="Maximum number of documents to keep for a key.")
+    documents: int = Field(8, ge=0, description="Maximum number of documents to keep per key.")
     document_bytes: int = Field(16 << 20, ge=1024, description="Maximum size of an uploaded document.")
-    hypotheses: int = Field(128, ge=1, description="Maximum beam size, and number of results or samples of a text.")
+    hypotheses: int = Field(
+        128, ge=1, description="Maximum beam size, and maximum number of results or samples per text."
+    )
     new_tokens: int = Field(100_000, ge=1, description="Maximum number of tokens that a request may ask to generate.")
     phrase_characters: int = Field(
-        2000, ge=0, description="Maximum number of characters of all phrases to include and to ban in a request."
+        2000, ge=0, description="Maximum total number of characters in a request's phrases to include or ban."
     )
     glossaries: int = Field(1000, ge=0, description="Maximum number of glossaries that a key may create.")
-    glossary_characters: int = Field(50_000_000, ge=0, description="Maximum size of all glossaries of a key.")
+    glossary_characters: int = Field(
+        50_000_000, ge=0, description="Maximum total size of a key's glossaries, in characters."
+    )
     glossary_entries: int = Field(
-        100_000, ge=1, description="Maximum number of entries of a glossary for a pair of languages."
+        100_000, ge=1, description="Maximum number of entries in a glossary for one pair of languages."
     )
     memory_mb: float | None = Field(
         None,
         gt=0,
         description="Memory for the weights of all models, in megabytes. Models that were loaded on demand are "
-        "unloaded before it is exceeded, the least recently used model first. Default: no limit.",
+        "unloaded before the limit is exceeded, the least recently used model first. Default: no limit.",
     )
     load_seconds: float = Field(
-        60.0, gt=0, description="Time limit for loading a model on demand, and for a request that waits for it."
+        60.0, gt=0, description="Time limit for loading a model on demand, and for requests that wait for the model."
     )
-    cache_mb: float = Field(0.0, ge=0, description="Size of a cache of translations, in megabytes. 0 means none.")
+    cache_mb: float = Field(
+        0.0, ge=0, description="Size of the cache of translations, in megabytes. 0 disables the cache."
+    )
 
 
 class KeyConfig(Config):
     """An API key. The file contains its SHA-256, not the key itself."""
 
-    name: str = Field(description="A name for logs and metrics.")
+    name: str = Field(description="A unique name. The quota, glossaries and documents of the key belong to this name.")
     sha256: Annotated[
         str, Field(pattern=rf"^[0-9a-f]{{{_SHA256}}}$", description="SHA-256 of the key, in hexadecimal.")
     ]
     characters_per_month: int | None = Field(None, ge=0, description="Quota of characters per calendar month.")
-    requests_per_minute: int | None = Field(None, ge=1, description="Maximum rate.")
+    requests_per_minute: int | None = Field(None, ge=1, description="Maximum number of requests per minute.")
     priority: Literal["interactive", "bulk"] = Field(
         "interactive", description="Bulk requests wait until no other requests are waiting."
     )
@@ -144,42 +151,45 @@ class KeyConfig(Config):
 class ServeConfig(Config):
     """The configuration of ``headway serve``."""
 
-    models: tuple[ModelConfig, ...] = Field((), description="The models, at least one.")
+    models: tuple[ModelConfig, ...] = Field((), description="The models to serve, at least one.")
     host: Annotated[str, Field(min_length=1)] | Annotated[tuple[str, ...], Field(min_length=1)] = Field(
         "127.0.0.1",
-        description="Address to listen on, or a list of them. The default can be reached only from this machine; * "
-        "and :: mean all addresses, of IPv4 and IPv6; unix:PATH is a Unix socket.",
+        description="Address to listen on, or a list of addresses. The default can be reached only from this machine. "
+        "* and :: mean all IPv4 and IPv6 addresses. unix:PATH is a Unix socket.",
     )
-    port: int = Field(5000, ge=0, le=65535, description="Port to listen on; 0 means any free one.")
+    port: int = Field(5000, ge=0, le=65535, description="Port to listen on. 0 means any free port.")
     unix_mode: str = Field(
         "600",
         pattern="^0?[0-7]{3}$",
-        description="Permissions of a Unix socket, in octal: 600 is for this user only, 660 for its group, too.",
+        description="Permissions of a Unix socket, in octal: 600 allows only this user, 660 also allows its group.",
     )
-    workers: int | None = Field(None, ge=1, description="Worker processes. Default: one for each core.")
+    workers: int | None = Field(None, ge=1, description="Number of worker processes. Default: one per core.")
     device: Literal["cpu"] = Field(
         "cpu",
-        description="Device to compute on. Only cpu is possible: worker processes are forked, and cannot use GPUs.",
+        description="Device to compute on. Only cpu is supported, because forked worker processes cannot use GPUs.",
     )
     allowed_hosts: tuple[str, ...] = Field(
-        (), description="Values of the Host header that are accepted besides those of the loopback interface."
+        (), description="Values of the Host header to accept, in addition to the names of the loopback interface."
     )
-    allowed_origins: tuple[str, ...] = Field((), description="Origins of pages that may call the service (CORS).")
+    allowed_origins: tuple[str, ...] = Field((), description="Origins of web pages that may call the service (CORS).")
     root_path: str = Field("", description="Path prefix behind a reverse proxy.")
     pivot: bool = Field(
         True,
-        description="Whether two models may translate through a third language if no model translates a pair of "
-        "languages directly.",
+        description="Whether to combine two models that translate through a third language if no model translates a "
+        "pair of languages directly.",
     )
     pivot_candidates: int = Field(
-        1, ge=1, description="Number of translations into the third language to consider for each text; 1 is fastest."
+        1, ge=1, description="Number of translations into the third language to consider per text. 1 is fastest."
     )
     glossary_folder: str | None = Field(
         None,
-        description="Folder for the glossaries that clients create. Default: they are lost when the service stops.",
+        description="Folder in which to store the glossaries that clients create. Default: glossaries are lost when "
+        "the service stops.",
     )
     usage_file: str | None = Field(
-        None, description="File that stores the character count of each key. Default: counts are lost at a restart."
+        None,
+        description="File in which to store the character counts of the keys. Default: the counts are lost when the "
+        "service stops.",
     )
     limits: LimitsConfig = LimitsConfig()
     keys: tuple[KeyConfig, ...] = Field((), description="API keys. Without keys, every request is accepted.")
@@ -190,7 +200,7 @@ class ServeConfig(Config):
         if device != "cpu":
             raise ValueError(
                 "the service computes on the CPU: its worker processes are forked, so that they share the memory of "
-                "the models, and CUDA does not work in forked processes; leave device out, or set it to 'cpu'"
+                "the models, and CUDA does not work in forked processes; omit device, or set it to 'cpu'"
             )
         return device
 
@@ -218,20 +228,20 @@ class ServeConfig(Config):
 
     @property
     def host_names(self) -> tuple[str, ...]:
-        """The addresses to listen on, as the Host header of a request has them."""
+        """The addresses to listen on, as they appear in the Host header of a request."""
         named = [host for host in self.hosts if host != ANY_HOST and not host.startswith(UNIX_PREFIX)]
         return tuple(f"[{host.strip('[]')}]" if ":" in host else host for host in named)
 
     def specs(self) -> list[ModelSpec]:
-        """Return the models to load. Names of models on the Hub are converted to folders, which may take long.
+        """Return the models to load. Models on the Hub are downloaded and converted first, which may take long.
 
         Raises:
-            HeadwayError: A model of the Hub cannot be downloaded or converted.
+            HeadwayError: A model on the Hub cannot be downloaded or converted.
         """
         return [
             ModelSpec(
                 model_name(model),
-                str(folder_to_serve(model.path)),
+                str(prepare_model_folder(model.path)),
                 {"precision": model.precision},
                 on_demand=model.load == "demand",
             )
@@ -253,13 +263,13 @@ def model_name(model: ModelConfig) -> str:
 def read_config(
     path: Path | None, overrides: Mapping[str, Any], environment: Mapping[str, str] = os.environ
 ) -> ServeConfig:
-    """Return the configuration of a file, changed by variables of the environment and then by ``overrides``.
+    """Return the configuration in a file, overridden by environment variables and then by ``overrides``.
 
     HEADWAY_PORT sets ``port``, HEADWAY_LIMITS__QUEUE_SECONDS sets ``limits.queue_seconds``, and so on for all values
     that are not lists.
 
     Raises:
-        ConfigError: A key or value is invalid, or there is no model.
+        ConfigError: A key or value is invalid, or no model is configured.
     """
     data = {} if path is None else read_toml(path)
     for key in ("glossary_folder", "usage_file"):
@@ -280,5 +290,5 @@ def read_config(
     data |= {key: value for key, value in overrides.items() if value not in (None, [])}
     config = ServeConfig.parse(data, str(path or "the options"))
     if not config.models:
-        raise ConfigError("no model to serve; give a model folder, or models in a file with --config")
+        raise ConfigError("no model to serve; specify a model folder, or list models in a file for --config")
     return config

@@ -1,4 +1,4 @@
-"""Choose the model that translates a pair of languages, or two models that do so through a third language."""
+"""Choose the model, or two models with a pivot language, for a pair of languages."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ class LanguagePair:
     """A source and a target language, and the models that translate between them.
 
     Attributes:
-        source: The source language.
-        target: The target language.
-        model: The model, or the first one of two.
-        second: The second model. None if there is one model.
-        pivots: The language in between, as the first and as the second model call it.
+        source: Code of the source language.
+        target: Code of the target language.
+        model: The only model, or the first of two models.
+        second: The second model, or None.
+        pivot_codes: The codes of the pivot language in the first and in the second model, or None.
     """
 
     source: str
     target: str
     model: ModelInfo
     second: ModelInfo | None = None
-    pivots: tuple[str, str] | None = None
+    pivot_codes: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
 class Direction:
-    """The model or models that translate, and the languages to call them with.
+    """The model, or the two models, chosen for a request, and the languages to call them with.
 
     Attributes:
-        model: The model, or two.
-        source: The source language.
-        target: The target language.
-        arguments: The language arguments of the model's methods.
-        pivot: The language in between, if there are two models.
+        model: The model, or two models with a pivot language.
+        source: Code of the source language.
+        target: Code of the target language.
+        language_arguments: Language arguments for the model's methods.
+        pivot: Code of the pivot language if there are two models, otherwise None.
     """
 
     model: ModelInfo | PivotModels
     source: str
     target: str
-    arguments: dict[str, Any] = field(default_factory=dict)
+    language_arguments: dict[str, Any] = field(default_factory=dict)
     pivot: str | None = None
 
     @property
@@ -57,21 +57,21 @@ class Direction:
 
 
 class Directions:
-    """The pairs of languages that translation models translate.
+    """The pairs of languages that the service translates.
 
-    A pair that no model translates directly is translated by the first two models that have a language in common.
+    A pair that no model translates directly is translated by the first two models with a common language.
 
     Args:
-        models: The models.
-        pivot_candidates: The number of pivots of each text (:class:`headway.predict.PivotTranslator`). 0 means that no
-            two models are combined.
+        models: All translation models of the service.
+        pivot_candidates: Number of pivot translations per text (:class:`headway.predict.PivotTranslator`). 0 means that
+            models are not combined.
     """
 
     def __init__(self, models: Sequence[ModelInfo], *, pivot_candidates: int) -> None:
         self._models, self._candidates = list(models), pivot_candidates
 
     def pairs(self) -> list[LanguagePair]:
-        """Return all pairs: first those of single models, in the order of the models, then those of two models."""
+        """Return all pairs: first the pairs of single models, in the order of the models, then pairs of two models."""
         pairs = [
             LanguagePair(source, target, model)
             for model in self._models
@@ -88,17 +88,17 @@ class Directions:
         return pairs
 
     def may_use(self, model: ModelInfo, target: str) -> bool:
-        """Return whether ``model`` can have a part in a translation into ``target``, alone or before another model."""
+        """Return whether ``model`` can take part in a translation into ``target``, alone or before another model."""
         return self._candidates > 0 or find_language(target, model.target_languages) is not None
 
     def find(self, source: str, target: str, model: ModelInfo | None = None, *, direct: bool = False) -> Direction:
         """Return the model, or the two models, that translate from ``source`` to ``target``.
 
         Args:
-            source: The source language, as a client writes it.
-            target: The target language.
-            model: The only model to consider. None means all models, and two of them if no single model translates the
-                pair.
+            source: The source language, as written by the client.
+            target: The target language, as written by the client.
+            model: The only model to consider. None means to consider all models, and pairs of models if no single model
+                translates the pair.
             direct: Whether a single model must translate the pair.
 
         Raises:
@@ -134,7 +134,7 @@ class Directions:
 
 
 def _pivots(first: ModelInfo, second: ModelInfo) -> list[tuple[str, str]]:
-    """Return the languages that ``first`` writes and ``second`` reads, in the code of each model."""
+    """Return the languages that ``first`` translates into and ``second`` translates from, as codes of both models."""
     if first is second:
         return []
     codes = ((pivot, find_language(pivot, second.source_languages)) for pivot in first.target_languages)
@@ -142,7 +142,7 @@ def _pivots(first: ModelInfo, second: ModelInfo) -> list[tuple[str, str]]:
 
 
 def _pivot(pivots: Sequence[tuple[str, str]], source: str, target: str) -> tuple[str, str] | None:
-    """Return the first pivot in a language of its own, or None if there is none."""
+    """Return the first pivot whose language differs from source and target, or None if there is none."""
     ends = {base_language(source), base_language(target)}
     if len(ends) < 2:
         return None
@@ -150,7 +150,7 @@ def _pivot(pivots: Sequence[tuple[str, str]], source: str, target: str) -> tuple
 
 
 def _arguments(pair: LanguagePair) -> dict[str, Any]:
-    """Return the language arguments of a call."""
+    """Return the language arguments for the model's methods."""
     arguments = {}
     if pair.model.takes_source_language:
         arguments["source_language"] = pair.source

@@ -1,7 +1,7 @@
-"""Route each request to its API or to the page. The query, headers or body decide between APIs that share a path.
+"""Route each request to its API or to the page. The query, headers or body distinguish APIs that share a path.
 
-The API is decided only here: routes, errors, metrics and early refusals use the result. Every API but the native one
-also has its own prefix, such as ``/deepl/v2/translate``, which its routes do not contain.
+Only this module determines the API; routes, errors, metrics and early refusals use the result. Every API except the
+native API also has its own prefix, as in ``/deepl/v2/translate``, which its routes do not contain.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PREFIXED = (_DEFAULT, PAGE, "aws", "azure", "deepl", "deeplx", "google", "huggi
 _OPEN_INFERENCE = (
     "health", "models", "repository", "trace", "logging", "systemsharedmemory", "cudasharedmemory",
 )  # fmt: skip
-# The first prefix that a path starts with decides its API. LibreTranslate's paths have no common beginning.
+# The first prefix that matches a path determines its API. LibreTranslate's paths have no common prefix.
 _PATHS = (
     ("/api/", NATIVE),
     ("/ready/", NATIVE),
@@ -43,28 +43,28 @@ _DEEPLX_FIELD = re.compile(rb'"(?:text|source_lang|target_lang)"\s*:')
 _LIBRETRANSLATE_FIELD = re.compile(rb'"q"\s*:')
 
 
-def is_shared(scope: Scope, api: str) -> bool:
-    """Return whether the body of a request decides between LibreTranslate and DeepLX.
+def is_shared_path(scope: Scope, api: str) -> bool:
+    """Return whether the body is needed to distinguish LibreTranslate from DeepLX.
 
-    ``api`` is the API that the head indicates (:func:`api_of_head`).
+    ``api`` is the API that :func:`api_of_head` has returned.
     """
     return (api, scope["method"], scope["path"]) == (_DEFAULT, "POST", "/translate")
 
 
 async def api_of_body(body: bytes) -> str:
-    """Return the name of the API that a body is meant for, if LibreTranslate and DeepLX share the path."""
+    """Return the name of the API that a body is meant for, on a path shared by LibreTranslate and DeepLX."""
     if _DEEPLX_FIELD.search(body) is None:
         return _DEFAULT
     return "deeplx" if await _is_deeplx(body) else _DEFAULT
 
 
 def likely_api_of_body(body: bytes) -> str:
-    """Guess what :func:`api_of_body` returns, without interpreting the body."""
+    """Guess the result of :func:`api_of_body` without parsing the body."""
     return "deeplx" if _DEEPLX_FIELD.search(body) and not _LIBRETRANSLATE_FIELD.search(body) else _DEFAULT
 
 
 def api_of_head(scope: Scope) -> str:
-    """Return the name of the API that a request is meant for, if it can be determined without the body."""
+    """Return the name of the API that the path, query and headers of a request indicate."""
     path: str = scope["path"]
     for name in _PREFIXED:
         if f"{path}/".startswith(f"/{name}/"):
@@ -84,13 +84,13 @@ def api_of_head(scope: Scope) -> str:
 
 
 def _is_azure(query: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Return whether a request states its version, or has a header, as Azure requires."""
+    """Return whether a request has the version parameter or one of the headers of Azure's API."""
     names = [name.lower() for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True)]
     return "api-version" in names or any(name.startswith(b"ocp-apim-") for name, _ in headers)
 
 
 async def _is_deeplx(body: bytes) -> bool:
-    """Return whether a body has fields of DeepLX, and lacks the field that LibreTranslate requires."""
+    """Return whether a body has fields of DeepLX and lacks the field that LibreTranslate requires."""
     try:
         fields = await parse_json_object(body)
     except BadRequestError:
@@ -99,13 +99,13 @@ async def _is_deeplx(body: bytes) -> bool:
 
 
 def split_prefix(path: str, api: str) -> tuple[str, str]:
-    """Split a path into the prefix of its API, or "", and the rest, which the API's routes match."""
+    """Split a path into the prefix of its API (or "") and the rest, which is matched against the API's routes."""
     prefix = f"/{api}"
     return (prefix, path[len(prefix) :] or "/") if f"{path}/".startswith(f"{prefix}/") else ("", path)
 
 
 def replay(messages: Iterable[Message], receive: Receive) -> Receive:
-    """Return a function that receives ``messages``, which have been read from a request, and then what follows."""
+    """Return a receive function that first replays ``messages``, which were already read, then calls ``receive``."""
     left = deque(messages)
 
     async def receive_again() -> Message:

@@ -1,6 +1,6 @@
-"""Documents that clients upload: they are translated as jobs for bulk texts, and their results are fetched later.
+"""Documents that clients upload. They are translated as bulk jobs, and their results are fetched later.
 
-A document is read and written by a separate process, so that a broken document can crash only this process. Documents
+Documents are read and written in separate processes, so that a malformed document can crash only such a process. They
 are stored in a temporary folder, belong to the key that uploaded them, and are deleted after some time.
 """
 
@@ -40,7 +40,7 @@ from headway.serve.errors import (
 )
 from headway.serve.glossaries import StoredGlossary
 from headway.serve.service import Service
-from headway.serve.turns import Turns
+from headway.serve.turns import FairSemaphore
 from headway.storage import TemporaryFolder
 from headway.text.languages import base_language
 
@@ -48,7 +48,7 @@ _log = logging.getLogger("headway.serve")
 _FOLDER = "headway-documents-"
 _DETECTED_CHARACTERS = 10_000
 _MAX_PROCESSES = 2  # maximum number of processes that read or write documents at a time
-_PROCESSOR_S = 20  # processor time limit of each of these processes
+_PROCESSOR_S = 20  # CPU time limit of each of these processes
 _RETRY_S = 60
 _MAX_NAME = 200  # characters
 _MAX_EXAMPLES = 20
@@ -57,7 +57,7 @@ _TAG = re.compile(r"<[^<>]*>")
 _EMPTY_TAG = re.compile(r"<(?:(?:br|img)\b[^<>]*|[^<>]*/)>")
 _SYNTAX_LETTERS = {
     syntax[0]: syntax for syntax in MARKUP_BY_SYNTAX
-}  # each text of a job begins with the letter of its syntax
+}  # the first letter of a job's text encodes its syntax
 
 
 @dataclass
@@ -66,9 +66,9 @@ class DocumentWarning:
 
     Attributes:
         kind: A flag (see :mod:`headway.predict.translation.quality`), "unlikely" (see
-            :mod:`headway.predict.translation.calibration`),
-            "glossary" (an entry is not met), or "failed" (the text is not translated).
-        num_texts: The number of these texts.
+            :mod:`headway.predict.translation.calibration`), "glossary" (an entry is not satisfied), or "failed" (the
+            text is not translated).
+        num_texts: Number of affected texts.
         examples: The beginnings of the first affected texts.
     """
 
@@ -79,25 +79,28 @@ class DocumentWarning:
 
 @dataclass(eq=False)
 class ServedDocument:
-    """A document.
+    """An uploaded document and the state of its translation.
 
     Attributes:
-        id: Identifies the document.
-        secret: Known to the client that uploaded it, for APIs that need one.
-        owner: The name of the key that uploaded it.
-        name: The name of the file.
-        format: The document's format.
-        folder: The folder with the source and the target.
-        num_bytes: The size of the source.
+        id: Unique id of the document.
+        secret: A random string that only the client receives, for APIs that require one.
+        owner: Name of the key that uploaded the document.
+        name: Name of the uploaded file.
+        format: Format of the document.
+        folder: Folder that contains the source and target files.
+        num_bytes: Size of the source file.
         seconds: Time for which the result is kept.
-        source_language: The language that it is translated from.
-        num_characters: The number of characters that were counted for the quota.
-        job: The job with its texts.
+        source_language: The language to translate from.
+        num_characters: Number of characters that were counted for the quota.
+        job: The bulk job that translates the document's texts.
         created: Time of the upload, in seconds since 1970.
-        ended: Time of the end of the translation.
-        error: Why it has failed.
-        warnings: Possible errors of the finished translation.
-        was_fetched: Whether the client has got the result.
+        ended: Time at which the translation ended, or None.
+        error: The reason for the failure, or None.
+        warnings: Possible errors in the finished translation.
+        was_fetched: Whether the client has fetched the result.
+        finished: Set when the translation has ended or the document has been removed.
+        writing: The task that waits for the translations and writes the target file.
+        expiry: The timer that deletes the document some time after its end.
     """
 
     id: str
@@ -129,7 +132,7 @@ class ServedDocument:
 
     @property
     def num_texts(self) -> int:
-        """The number of texts."""
+        """The number of texts in the document, or 0 before it has been read."""
         return 0 if self.job is None else self.job.num_texts
 
     @property
@@ -139,14 +142,14 @@ class ServedDocument:
 
     @property
     def expires(self) -> float | None:
-        """The time at which the document is deleted, in seconds since 1970; None before its end."""
+        """The time at which the document is deleted, in seconds since 1970, or None before the translation ends."""
         return None if self.ended is None else self.ended + self.seconds
 
     def fetch(self) -> Path:
-        """Return the translated document, for a client that gets it.
+        """Return the path of the translated document, and mark the document as fetched.
 
         Raises:
-            DocumentNotDoneError: The document is not done.
+            DocumentNotDoneError: The translation has not finished or has failed.
         """
         if self.status != "done":
             raise DocumentNotDoneError(self.status if self.error is None else f"{self.status}: {self.error}")
@@ -160,7 +163,7 @@ class ServedDocuments:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._documents: dict[str, ServedDocument] = {}
-        self._turns = Turns(_MAX_PROCESSES)
+        self._turns = FairSemaphore(_MAX_PROCESSES)
         self._folder: TemporaryFolder | None = None
         TemporaryFolder.remove_abandoned(_FOLDER)
 
@@ -177,32 +180,32 @@ class ServedDocuments:
         encoding: str | None = None,
         text_syntax: str | None = None,
     ) -> ServedDocument:
-        """Read a document, and begin to translate it. All its characters are counted now.
+        """Read a document, count all its characters, and start translating it.
 
         If the client already has the maximum number of documents, the oldest document whose result was fetched is
         deleted.
 
         Args:
-            client: Who uploads it.
-            name: The name of the file. Its extension determines the format.
-            data: The content of the file.
-            source: The language of the document, or "auto".
-            target: The language to translate into.
-            model: The name of a model. None means the first one for the languages.
-            glossary: A glossary. If the language is detected and there is no dictionary for it, the glossary has no
-                effect.
-            encoding: The encoding of a text file that does not declare it.
-            text_syntax: XLIFF: "html" if its texts are HTML as text, "plain" if not. None means that the file declares
-                it.
+            client: The client that uploads the document.
+            name: Name of the file. Its extension determines the format.
+            data: Content of the file.
+            source: Language of the document, or "auto" to detect it.
+            target: Language to translate into.
+            model: Name of the model to use. None means the first model for the languages.
+            glossary: Glossary to apply. If the language is detected and the glossary has no dictionary for it, the
+                glossary has no effect.
+            encoding: Encoding of a text file, unless the file declares it.
+            text_syntax: For XLIFF: "html" if its texts contain escaped HTML, otherwise "plain". None means that the
+                file declares it.
 
         Raises:
-            ConfigError: There is no such encoding or syntax.
+            ConfigError: The encoding or syntax is unknown.
             DocumentsFullError: The client has too many documents.
-            DocumentError: The document is refused.
+            DocumentError: The document cannot be read.
             HeadwayError: The model cannot apply the glossary.
             UnknownDictionaryError: The glossary has no dictionary for the languages.
             UnknownLanguageError: No model translates this pair of languages.
-            UnknownModelError: There is no translation model of this name.
+            UnknownModelError: No translation model has this name.
             JobsFullError, QuotaExceededError, TooLargeError: See :meth:`Service.add_job`.
         """
         file_bytes = self._service.config.limits.document_bytes
@@ -210,7 +213,7 @@ class ServedDocuments:
         reading = ReadingOptions.parse({"limits": limits, "encoding": encoding, "text_syntax": text_syntax}, "document")
         document = self._new(client, name, len(data))
         try:
-            document.folder.mkdir(mode=0o700, parents=True)  # the system may have deleted temporary folders
+            document.folder.mkdir(mode=0o700, parents=True)  # the system may have deleted the temporary folder
             await asyncio.to_thread((document.folder / SOURCE).write_bytes, data)
             async with self._turn(document):
                 texts = await read_isolated(document.folder, document.format.name, reading, self._check_size)
@@ -228,9 +231,9 @@ class ServedDocuments:
         return document
 
     def _turn(self, document: ServedDocument) -> AbstractAsyncContextManager[None]:
-        """Wait until a process may read or write a document. With keys, one process is reserved for other keys."""
+        """Wait for a process slot to read or write a document. With keys, one slot is reserved for other keys."""
         most = _MAX_PROCESSES - 1 if self._service.config.keys else _MAX_PROCESSES
-        return self._turns.take(document.owner, most)
+        return self._turns.slot(document.owner, most)
 
     def _check_size(self, size: DocumentSize) -> None:
         self._service.sizes.check_job_size(size.num_texts, size.num_characters, size.max_characters)
@@ -245,16 +248,16 @@ class ServedDocuments:
         *,
         is_detected: bool,
     ) -> BulkWork:
-        """Return the function that translates the texts of a document, if there is a suitable model.
+        """Return a function that translates the texts of a document, if there is a suitable model.
 
-        Raises the errors of :meth:`add`.
+        Raises the same exceptions as :meth:`add`.
         """
         source, target = languages
         if is_detected and base_language(target) == base_language(source):
             return _unchanged
         if has_texts or not is_detected:
             try:
-                direction = self._service.direction(source, target, model)
+                direction = self._service.find_direction(source, target, model)
             except UnknownLanguageError as error:
                 raise error.at_text(0, 1) if is_detected else error from None
             if glossary is not None:
@@ -269,7 +272,7 @@ class ServedDocuments:
         return self._work(client, source, target, model, glossary)
 
     def get(self, owner: str, identifier: str) -> ServedDocument:
-        """Return a document.
+        """Return the document with this id.
 
         Raises:
             UnknownDocumentError: No document has this id, or the document has another owner.
@@ -279,15 +282,15 @@ class ServedDocuments:
             raise UnknownDocumentError(identifier)
         return document
 
-    def with_secret(self, secret: str) -> ServedDocument:
-        """Return the document with a secret. Raises :class:`UnknownDocumentError` if there is none."""
+    def find_by_secret(self, secret: str) -> ServedDocument:
+        """Return the document with this secret. Raises :class:`UnknownDocumentError` if there is none."""
         for document in self._documents.values():
             if secrets.compare_digest(document.secret.encode(), secret.encode("utf-8", "surrogatepass")):
                 return document
         raise UnknownDocumentError(secret)
 
     def remove(self, document: ServedDocument) -> None:
-        """Cancel the translation of a document, and delete it."""
+        """Cancel the translation of a document and delete its files."""
         self._documents.pop(document.id, None)
         if document.expiry is not None:
             document.expiry.cancel()
@@ -307,7 +310,7 @@ class ServedDocuments:
         self.delete_files()
 
     def delete_files(self) -> None:
-        """Delete the files of all documents, whose translation ends with the process."""
+        """Delete the files of all documents without canceling translations, when the process is about to exit."""
         if self._folder is not None:
             self._folder.remove()
             self._folder = None
@@ -338,7 +341,7 @@ class ServedDocuments:
         return document
 
     async def _language(self, client: Client, texts: Sequence[DocumentText]) -> str:
-        """Return the language of the beginning of a document."""
+        """Detect the language of a document from its beginning."""
         beginning, size = list[str](), 0
         most = min(_DETECTED_CHARACTERS, self._service.config.limits.characters)
         for text in texts:
@@ -352,10 +355,7 @@ class ServedDocuments:
     def _work(
         self, client: Client, source: str, target: str, model: str | None, glossary: StoredGlossary | None
     ) -> BulkWork:
-        """Return the function that translates the texts of a document.
-
-        Each text begins with the letter of its syntax.
-        """
+        """Return a function that translates texts of a document, each of which begins with the letter of its syntax."""
         background = client.for_background_job()
 
         async def work(encoded: Sequence[str]) -> list[bytes]:
@@ -389,7 +389,7 @@ class ServedDocuments:
             if job.error is not None:
                 raise DocumentError(job.error)
             results = [json.loads(result) for result in job.results()]
-            # A text that could not be translated stays as it is.
+            # Texts that could not be translated remain unchanged.
             translations = [result.get("text", text.text) for text, result in zip(texts, results, strict=True)]
             document.warnings = _collect_warnings(texts, results)
             async with self._turn(document):
@@ -405,7 +405,7 @@ class ServedDocuments:
         finally:
             self._service.jobs.remove(job)
         document.ended = time.time()
-        with suppress(OSError):  # the system may have deleted temporary folders
+        with suppress(OSError):  # the system may have deleted the temporary folder
             for path in document.folder.iterdir():
                 if path.name != TARGET or document.error is not None:
                     path.unlink()
@@ -418,7 +418,7 @@ async def _unchanged(encoded: Sequence[str]) -> list[bytes]:
 
 
 def _summarize_translation(translation: Translation | HeadwayError) -> dict[str, Any]:
-    """Return a dictionary with a translation's text and the kinds of its warnings. It is empty for an error."""
+    """Return a dictionary with a translation's text and the kinds of its warnings, or an empty one for an error."""
     if isinstance(translation, HeadwayError):
         return {}
     kinds: list[str] = [*(["unlikely"] if translation.unlikely else []), *translation.flags]
@@ -428,7 +428,7 @@ def _summarize_translation(translation: Translation | HeadwayError) -> dict[str,
 
 
 def _collect_warnings(texts: Sequence[DocumentText], results: Sequence[dict[str, Any]]) -> list[DocumentWarning]:
-    """Group the warnings of all results (see :func:`_summarize_translation`) by kind."""
+    """Group the warnings of all results from :func:`_summarize_translation` by kind."""
     by_kind: dict[str, DocumentWarning] = {}
     for text, result in zip(texts, results, strict=True):
         for kind in result.get("warnings", ["failed"]):
@@ -442,11 +442,11 @@ def _collect_warnings(texts: Sequence[DocumentText], results: Sequence[dict[str,
 
 
 def _remove_tags(text: DocumentText) -> str:
-    """Return a text without its markup. Line breaks, images and self-closing tags become spaces."""
+    """Return a text without markup. Line breaks, images and self-closing tags become spaces."""
     return text.text if text.syntax == "plain" else html.unescape(_TAG.sub("", _EMPTY_TAG.sub(" ", text.text)))
 
 
 def _file_name(name: str) -> str:
-    """Return the last part of a path, without characters that a header or a URL cannot contain."""
+    """Return the last part of a path. Characters that a header or a URL cannot contain are replaced."""
     last = re.split(r"[/\\]", name)[-1]
     return re.sub(r"[^\w.() -]", "_", last)[-_MAX_NAME:]

@@ -1,6 +1,6 @@
-"""The errors of the service's files, which :mod:`headway.serve.http_errors` maps to replies.
+"""The exceptions of the service, which :mod:`headway.serve.http_errors` maps to replies.
 
-Errors of the text itself, such as a word that a model cannot force, are a :class:`headway.errors.HeadwayError`.
+Errors in a text itself, such as a word that a model cannot generate, are a :class:`headway.errors.HeadwayError`.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Literal
 
-if TYPE_CHECKING:  # workers import this file, but no HTTP library
+if TYPE_CHECKING:  # workers import this module without an HTTP library
     from starlette.responses import Response
 
 
 class RetryLaterError(Exception):
-    """The request is refused for now. ``retry_after`` is the delay before sending it again, in whole seconds."""
+    """The request is refused for now. It may be sent again after ``retry_after`` seconds."""
 
     def __init__(self, retry_after: int) -> None:
         super().__init__(retry_after)
@@ -21,11 +21,11 @@ class RetryLaterError(Exception):
 
 
 class BadRequestError(Exception):
-    """The request is not valid; the message gives the reason."""
+    """The request is invalid. The message contains the reason."""
 
 
 class RefusedError(Exception):
-    """The request gets a reply that only its API has, such as an error with a special code."""
+    """The request is refused with a reply that is specific to its API, such as an error with a special code."""
 
     def __init__(self, response: Response) -> None:
         super().__init__()
@@ -41,71 +41,72 @@ class RateExceededError(RetryLaterError):
 
 
 class QuotaExceededError(Exception):
-    """The key's characters of this month are used up."""
+    """The monthly character quota of the key is used up."""
 
 
 class TooLargeError(Exception):
-    """The request has more texts or characters than the service accepts. The message contains the maximum number."""
+    """The request is larger than the service accepts. The message contains the limit."""
 
 
 class OverloadedError(RetryLaterError):
-    """The queue is full. There will probably be room after ``retry_after`` seconds."""
+    """The queue is full. It will probably have room after ``retry_after`` seconds."""
 
 
 class UnknownLanguageError(Exception):
-    """No model translates from this language, or into it from the source language.
+    """No model translates this pair of languages.
 
     Attributes:
-        side: Whether the source or the target language is unknown; "pair" if both are known.
-        source: The source language.
-        target: The target language.
-        detected_index: The index of the text, among those of the request, whose detected language is ``source``. None
-            if the client named the language.
-        place: "text N: ", counted from 1, if the request has several texts and the language was detected. Otherwise "".
+        side: "source" or "target" if no model supports that language, or "pair" if only the combination is unsupported.
+        source: The requested or detected source language.
+        target: The requested target language.
+        detected_index: Index in the request of a text whose detected language is ``source``, or None if the client has
+            specified the language.
+        text_prefix: Beginning of the message: "text N: ", counted from 1, if the request has several texts and the
+            language was detected, otherwise "".
     """
 
     def __init__(self, message: str, side: Literal["source", "target", "pair"], source: str, target: str) -> None:
         super().__init__(message)
         self.side, self.source, self.target = side, source, target
         self.detected_index: int | None = None
-        self.place = ""
+        self.text_prefix = ""
 
     def at_text(self, index: int, num_texts: int) -> UnknownLanguageError:
-        """Return the error for a text whose language was detected."""
+        """Return a copy of the error for the text at ``index``, whose language was detected."""
         error = UnknownLanguageError(str(self), self.side, self.source, self.target)
         error.detected_index = index
-        error.place = place_of_text(index, num_texts)
-        error.args = (f"{error.place}{self}",)
+        error.text_prefix = text_number_prefix(index, num_texts)
+        error.args = (f"{error.text_prefix}{self}",)
         return error
 
 
-def place_of_text(index: int, num_texts: int) -> str:
-    """Return the beginning of a message about one of several texts: "text N: ", counted from 1; "" for a single one."""
+def text_number_prefix(index: int, num_texts: int) -> str:
+    """Return the beginning of a message about a text: "text N: ", counted from 1, or "" if there is only one text."""
     return f"text {index + 1}: " if num_texts > 1 else ""
 
 
 class UnknownModelError(Exception):
-    """There is no model of this name, or of the kind that the request needs."""
+    """There is no model with this name, or no model of the kind that the request needs."""
 
 
 class UnknownGlossaryError(Exception):
-    """There is no glossary with this id, or it belongs to another key."""
+    """No glossary has this id, or it belongs to another key."""
 
 
 class UnknownDictionaryError(Exception):
-    """The glossary has no dictionary for a pair of languages, which the message names."""
+    """The glossary has no dictionary for the pair of languages in the message."""
 
 
 class GlossariesFullError(Exception):
-    """The service does not store more glossaries. The message contains the limit."""
+    """The key's glossaries would exceed a limit. The message contains the limit."""
 
 
 class UnknownJobError(Exception):
-    """There is no job with this id, or it belongs to another key."""
+    """No job has this id, or it belongs to another key."""
 
 
 class JobNotDoneError(Exception):
-    """The job has no result. The message is its status."""
+    """The job has no result yet or has failed. The message is its status."""
 
 
 class JobsFullError(RetryLaterError):
@@ -113,11 +114,11 @@ class JobsFullError(RetryLaterError):
 
 
 class UnknownDocumentError(Exception):
-    """There is no document with this id, or it belongs to another key."""
+    """No document has this id, or it belongs to another key."""
 
 
 class DocumentNotDoneError(Exception):
-    """The document has no result. The message is its status."""
+    """The document has no result yet or has failed. The message is its status."""
 
 
 class DocumentsFullError(RetryLaterError):
@@ -125,14 +126,14 @@ class DocumentsFullError(RetryLaterError):
 
 
 class ModelNotReadyError(RetryLaterError):
-    """A model is not loaded: it takes too long, has failed, or does not fit into memory.
+    """A model is not loaded: loading takes too long or has failed, or the model does not fit into memory.
 
-    The message gives the reason.
+    The message contains the reason.
     """
 
     def __init__(self, message: str, retry_after: float) -> None:
         super().__init__(max(1, math.ceil(retry_after)))
-        self.args = message, retry_after  # the arguments with which pickle restores the error in other processes
+        self.args = message, retry_after  # pickle passes these arguments when it restores the error in another process
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -147,4 +148,4 @@ class TimedOutError(Exception):
 
 
 class WorkerError(Exception):
-    """A job failed because of a defect. The worker has logged the traceback."""
+    """A job failed with an unexpected exception, whose traceback the worker has logged."""

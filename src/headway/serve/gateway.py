@@ -1,9 +1,9 @@
-"""The gateway to all APIs: a request reaches its API when its key is known and its body has arrived.
+"""The gateway to all APIs: a request reaches its API after its key has been checked and its body has arrived.
 
-The cost of a request before this check is bounded. If the API sends its key in the head, the request is refused before
-the first byte of its body. If the key may be in the body, the body is received up to its size limit and searched for
-the key before anything else in it is interpreted. All requests that are being received share one bound,
-``limits.receiving_mb``.
+The cost of a request before this check is bounded. If requests of the API contain the key in the head, a request with a
+wrong key is refused before the first byte of its body is read. If the key may be in the body, the body is received up
+to its size limit and searched for the key before anything else in it is parsed. All requests that are being received
+share one bound, ``limits.receiving_mb``.
 """
 
 from __future__ import annotations
@@ -19,23 +19,31 @@ from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headway.serve.api_table import APIS, error_reply, reply_to
+from headway.serve.api_table import APIS, error_reply, reply_to_error
 from headway.serve.apis import deeplx, libretranslate
 from headway.serve.apis.deepl_documents import DOCUMENT_PATH
 from headway.serve.apis.keys import KeyLocation
 from headway.serve.apis.libretranslate import TRANSLATE_FILE_PATH
 from headway.serve.apis.native.documents import DOCUMENTS_PATH
 from headway.serve.apis.native.jobs import JOBS_PATH
-from headway.serve.apis.request_fields import check_size_of_json, current_sender
+from headway.serve.apis.request_fields import check_json_size, current_sender
 from headway.serve.clients import Client
 from headway.serve.config import ServeConfig
-from headway.serve.dispatch import NATIVE, api_of_body, api_of_head, is_shared, likely_api_of_body, replay, split_prefix
+from headway.serve.dispatch import (
+    NATIVE,
+    api_of_body,
+    api_of_head,
+    is_shared_path,
+    likely_api_of_body,
+    replay,
+    split_prefix,
+)
 from headway.serve.errors import BadKeyError, RefusedError, TooLargeError
 from headway.serve.http_errors import STATUSES
 from headway.serve.loop_turns import LoopTurns
 from headway.serve.origins import is_from_foreign_page
-from headway.serve.received_bytes import ReceivedRequest, sender_at
-from headway.serve.refusal_pace import RefusalPace
+from headway.serve.received_bytes import ReceivedRequest, sender_id
+from headway.serve.refusal_pace import RefusalThrottle
 from headway.serve.reports import EndedRequest, RequestReports
 from headway.serve.service import Service, used_pivots
 
@@ -56,20 +64,21 @@ _PROBES = (
     "/v2/health/live",
     "/v2/health/ready",
 )  # paths that are answered before other requests without a key
-_PER_ITERATION = 25  # requests without a known key to process in each iteration of the event loop
-_REFUSED = 400  # the lowest status of an error
-_PIECE = 16_384  # number of bytes of a reply to pass to a slow client at a time
+_PER_ITERATION = 25  # number of requests without a known key to process per iteration of the event loop
+_REFUSED = 400  # the lowest HTTP status of an error
+_PIECE = 16_384  # maximum number of bytes of a reply to send at a time
 _ERRORS: tuple[type[Exception], ...] = (RefusedError, *(kind for kind in STATUSES if kind is not Exception))
 _SHARED_KEYS = KeyLocation(
-    lambda head: libretranslate.KEYS.in_head(head) or deeplx.KEYS.in_head(head), libretranslate.KEYS.fields
+    lambda head: libretranslate.KEY_LOCATION.find_in_head(head) or deeplx.KEY_LOCATION.find_in_head(head),
+    libretranslate.KEY_LOCATION.field_names,
 )
 
 
 class Gateway:
-    """Passes each request to the application of its API, together with the client whose key it contains.
+    """Passes each request to the application of its API, together with the client that its key identifies.
 
-    Refuses foreign hosts and pages, wrong keys, bodies that are too large, and requests while the service ends; counts
-    and logs.
+    It refuses foreign hosts and pages, wrong keys, bodies that are too large, and requests while the service shuts
+    down, and reports every request to the metrics and the log.
     """
 
     def __init__(self, apps: Mapping[str, ASGIApp], service: Service, reports: RequestReports) -> None:
@@ -77,7 +86,7 @@ class Gateway:
         self._root_path = service.config.root_path
         self._turns = LoopTurns(_PER_ITERATION)  # limits requests without a known key
         self._metrics_turns = LoopTurns(1)  # each reply takes some milliseconds
-        self._refusal_pace = RefusalPace()
+        self._refusal_pace = RefusalThrottle()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -114,13 +123,13 @@ class Gateway:
         has_keys, (address, _) = bool(self._service.config.keys), scope.get("client") or (None, None)
         client = None
         try:
-            with self._service.received.request(sender_at(address), is_known=not has_keys) as received:
+            with self._service.received.track_request(sender_id(address), is_known=not has_keys) as received:
                 request = _Request(scope, api, receive, received)
                 current_sender.set(received.sender)
                 try:
                     client = await self._admit(request)
                 except _ERRORS as error:
-                    await reply_to(error, request.api)(scope, receive, counted_send)
+                    await reply_to_error(error, request.api)(scope, receive, counted_send)
                 else:
                     state = {**scope.get("state", {}), "api": request.api, "client": client}
                     root = self._root_path + request.prefix
@@ -136,32 +145,32 @@ class Gateway:
             )
 
     async def _admit(self, request: _Request) -> Client | None:
-        """Return who sends a request, after receiving it; None if it needs no key.
+        """Receive a request, and return the client that has sent it, or None if the request needs no key.
 
-        Raises the error with which the request is refused.
+        If the request is refused, raises one of the exceptions in :data:`~headway.serve.http_errors.STATUSES`.
         """
-        service, shared = self._service, is_shared(request.scope, request.api)
+        service, shared = self._service, is_shared_path(request.scope, request.api)
         limit = self._body_limit(request.path)
         keys = _SHARED_KEYS if shared else APIS[request.api].keys
         is_public = keys.is_public(request.scope["method"], request.path)
         self._check_head(request, limit, is_public=is_public)
         if service.is_draining and request.path not in _ALWAYS_ANSWERED:
             headers = {"Retry-After": "5", "Connection": "close"}
-            raise RefusedError(error_reply(request.api, "The service is ending", 503, headers))
+            raise RefusedError(error_reply(request.api, "The service is shutting down", 503, headers))
         has_keys = bool(service.config.keys)
         if is_public or (has_keys and not self._has_route(request)):
             if request.path not in _PROBES:
-                await (self._metrics_turns if request.path == "/metrics" else self._turns).take()
+                await (self._metrics_turns if request.path == "/metrics" else self._turns).wait()
             request.receive = replay([{"type": "http.request", "body": b""}], _wait_forever)
             return None
-        key = keys.in_head(request.head) if has_keys or keys.is_required or shared else None
+        key = keys.find_in_head(request.head) if has_keys or keys.is_required or shared else None
         if has_keys and not (key and service.clients.has_key(key)):
-            await self._turns.take()  # so that requests with a known key do not wait for these
-        if shared and key is not None and libretranslate.KEYS.in_head(request.head) is None:
+            await self._turns.wait()  # so that requests with a known key do not wait for requests without one
+        if shared and key is not None and libretranslate.KEY_LOCATION.find_in_head(request.head) is None:
             request.api = "deeplx"  # determines the format of a refusal
-        if key is None and keys.in_bodies_of(request.path) and (has_keys or keys.is_required):
+        if key is None and keys.may_be_in_body_of(request.path) and (has_keys or keys.is_required):
             body = await request.receive_body(limit, self._turns if has_keys else None)
-            candidates = list(keys.in_body(request.head.headers.get("content-type", ""), body))
+            candidates = list(keys.find_in_body(request.head.headers.get("content-type", ""), body))
             key = next(filter(service.clients.has_key, candidates), candidates[0] if candidates else None)
             if shared:
                 request.api = likely_api_of_body(body)
@@ -170,7 +179,7 @@ class Gateway:
         try:
             client = service.clients.authenticate(key)
         except BadKeyError:
-            refusal = keys.refusal(request.head, key)
+            refusal = keys.make_refusal(request.head, key)
             if refusal is None:
                 raise
             raise RefusedError(refusal) from None
@@ -181,7 +190,7 @@ class Gateway:
             self._check_queue(request)
         body = await request.receive_body(limit)
         if request.api == NATIVE and request.path not in _UPLOAD_PATHS:
-            await check_size_of_json(body, may_have_rows=request.path.startswith(_GLOSSARIES_PATH))
+            await check_json_size(body, may_have_rows=request.path.startswith(_GLOSSARIES_PATH))
         if shared:
             request.api = await api_of_body(body)
             self._check_queue(request)
@@ -189,7 +198,7 @@ class Gateway:
         return client
 
     def _has_route(self, request: _Request) -> bool:
-        """Return whether an API has a route for a request. Without a client, its application reads nothing of it."""
+        """Return whether an API has a route for a request. If not, its application replies without reading the body."""
         app = self._apps[request.api]
         scope = {**request.scope, "path": request.path, "root_path": ""}
         return (
@@ -199,7 +208,7 @@ class Gateway:
         )
 
     def _body_limit(self, path: str) -> int:
-        """Return the maximum size of the body of a request to a path, which has no prefix."""
+        """Return the maximum body size of a request to ``path``, which is given without the API's prefix."""
         limits = self._service.config.limits
         if path == JOBS_PATH:
             return max(limits.body_bytes, limits.job_bytes)
@@ -208,7 +217,7 @@ class Gateway:
         return limits.body_bytes
 
     def _check_head(self, request: _Request, limit: int, *, is_public: bool) -> None:
-        """Refuse a request for its head. Raises :class:`RefusedError`."""
+        """Raise :class:`RefusedError` or :class:`TooLargeError` if the head of a request is not acceptable."""
         headers, scope, config = request.head.headers, request.scope, self._service.config
         refused = partial(_refused, request.api)
         host = headers.get("host", "")
@@ -228,9 +237,9 @@ class Gateway:
             raise TooLargeError(_TOO_LARGE.format(limit))
 
     def _check_queue(self, request: _Request) -> None:
-        """Refuse a request for work while the queue is full, with as little of the machine's time as possible."""
+        """Refuse a request while the queue is full, as cheaply as possible."""
         config = self._service.config
-        if request.path in APIS[request.api].queued and not config.limits.cache_mb and not config.keys:
+        if request.path in APIS[request.api].queued_paths and not config.limits.cache_mb and not config.keys:
             self._service.admission.check_capacity()
 
 
@@ -252,16 +261,16 @@ class _Request:
     """A request that is being received.
 
     Attributes:
-        scope: The head.
-        api: The name of the API that the request is meant for, or "" while it is not known.
+        scope: The ASGI scope of the request.
+        api: Name of the API that the request is meant for.
         prefix: The API's prefix at the beginning of the path, or "".
-        path: The rest of the path, which the API's routes match.
+        path: The rest of the path, which is matched against the API's routes.
         head: The headers and the query.
-        length: The length of the body as announced by the client, or 0.
-        body: The body, when it has been received.
-        received: Counts its bytes.
-        receive: Receives the request for the API.
-        is_complete: Whether its body has been received.
+        length: Length of the body as announced by the client, or 0.
+        body: The body, after it has been received.
+        received: Counts the bytes of the request.
+        receive: The ASGI receive function for the API's application.
+        is_complete: Whether the body has been received.
     """
 
     def __init__(self, scope: Scope, api: str, receive: Receive, received: ReceivedRequest) -> None:
@@ -274,11 +283,11 @@ class _Request:
         self.body, self.is_complete = b"", False
 
     async def receive_body(self, limit: int, turns: LoopTurns | None = None) -> bytes:
-        """Return the body. If ``turns`` are given, each part of the body waits for a turn.
+        """Receive and return the body. If ``turns`` is given, each part of the body waits for its turn.
 
         Raises:
-            TooLargeError: It has more than ``limit`` bytes.
-            OverloadedError: All requests that are being received are too large together.
+            TooLargeError: The body has more than ``limit`` bytes.
+            OverloadedError: The requests that are being received are too large together.
             ClientDisconnect: The client has disconnected.
         """
         if not self.is_complete:
@@ -287,7 +296,7 @@ class _Request:
             while not self.is_complete:
                 message = await self._receive()
                 if turns is not None:
-                    await turns.take()
+                    await turns.wait()
                 if message["type"] == "http.disconnect":
                     raise ClientDisconnect
                 part = message.get("body", b"")
@@ -296,7 +305,7 @@ class _Request:
                 self.received.add(len(part))
                 parts += part
                 self.is_complete = not message.get("more_body", False)
-                del message, part  # only one copy is in memory while the next part is awaited
+                del message, part  # so that only one copy is in memory while the next part is awaited
             self.body = bytes(parts)
             self.receive = replay([{"type": "http.request", "body": self.body}], self._receive)
         return self.body

@@ -1,8 +1,8 @@
-"""The glossaries that clients create: they are kept in memory, and in a folder if the service has one.
+"""The glossaries that clients create. They are kept in memory and, if one is configured, in a folder.
 
 A glossary has dictionaries, at most one for each pair of languages. The entries of a dictionary are stored as
-tab-separated lines, which need far less memory than a :class:`~headway.predict.Glossary`. Workers get these lines
-before the first job that needs them, and keep the glossaries that they build from them.
+tab-separated lines, which need far less memory than a :class:`~headway.predict.Glossary`. Workers receive these lines
+before the first job that needs them, and cache the glossaries that they build from them.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from headway.text.languages import base_language
 BYTE_ORDER_MARK = "\ufeff"
 _MAX_NAME = 1024  # characters
 _NOT_IN_LINES = re.compile("[\t\n\ud800-\udfff]")
-# Maximum number of glossaries, of their entries and of their characters in a worker.
+# Maximum numbers of glossaries, entries and characters in a worker's cache.
 _MAX_RECENT, _MAX_RECENT_ENTRIES, _MAX_RECENT_CHARACTERS = 64, 200_000, 20_000_000
 
 
 @dataclass(frozen=True)
 class GlossaryDigest:
-    """Identifies a glossary in a worker: a digest of its lines."""
+    """Identifies a glossary in a worker by a digest of its lines."""
 
     value: bytes
 
 
 @dataclass(frozen=True)
 class GlossaryLines:
-    """The entries of a glossary as tab-separated lines, in the form in which they are sent to workers."""
+    """The entries of a glossary as tab-separated lines, which is the format for sending them to workers."""
 
     text: str
 
@@ -60,21 +60,21 @@ class GlossaryLines:
 
     @cached_property
     def digest(self) -> GlossaryDigest:
-        """The digest of the lines."""
+        """The SHA-256 digest of the lines."""
         return GlossaryDigest(hashlib.sha256(self.text.encode("utf-8", "surrogatepass")).digest())
 
     def build(self) -> Glossary:
-        """Return the glossary, which is built by the first call. Other threads that need it wait for this thread.
+        """Return the glossary, which the first call builds. Meanwhile, other threads that need the glossary wait.
 
         Raises:
-            DataError: An entry is malformed, or contradicts another entry.
+            DataError: An entry is malformed or contradicts another entry.
         """
         glossary: Glossary = self._glossary()
         return glossary
 
     @property
     def is_built(self) -> bool:
-        """Whether :meth:`build` returns immediately."""
+        """Whether the glossary has been built, so that :meth:`build` returns immediately."""
         return self._glossary.is_made
 
     @cached_property
@@ -91,8 +91,8 @@ class GlossaryLines:
             return Glossary(rows)
 
 
-class RecentGlossaries:
-    """The glossaries that a worker has got last. The service keeps the same list, so it knows which ones to send."""
+class GlossaryCache:
+    """An LRU cache of the glossaries in a worker. The service keeps a copy to determine which glossaries to send."""
 
     def __init__(self) -> None:
         self._glossaries: dict[GlossaryDigest, GlossaryLines] = {}
@@ -102,14 +102,14 @@ class RecentGlossaries:
         return digest in self._glossaries
 
     def get(self, digest: GlossaryDigest) -> GlossaryLines:
-        """Return a glossary, and mark it as the most recently used one."""
+        """Return a glossary, and mark it as the most recently used."""
         lines = self._glossaries[digest]
         self.add(lines)
         return lines
 
     def add(self, lines: GlossaryLines) -> None:
-        """Add a glossary, or use it again. The least recently used glossaries are removed to make room for it."""
-        kept = self._remove(lines.digest) or lines  # a stored glossary may already have been built
+        """Add a glossary, or mark it as used. The least recently used glossaries are removed to make room."""
+        kept = self._remove(lines.digest) or lines  # prefer the cached object, which may already be built
         self._glossaries[kept.digest] = kept
         self._entries += kept.num_entries
         self._characters += len(kept.text)
@@ -132,7 +132,7 @@ class RecentGlossaries:
 
 
 def _add_case_rules(rows: Sequence[list[str]]) -> None:
-    """Give the case rule "exact" to entries without a rule that contradict each other if case is ignored."""
+    """Add the case rule "exact" to entries without a rule that contradict each other if case is ignored."""
     targets: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         give_way()
@@ -144,11 +144,11 @@ def _add_case_rules(rows: Sequence[list[str]]) -> None:
 
 
 class Dictionary(Config):
-    """The entries for a pair of languages.
+    """The glossary entries for a pair of languages.
 
     Attributes:
-        source: The source language, without region.
-        target: The target language, without region.
+        source: Code of the source language, without a region.
+        target: Code of the target language, without a region.
         lines: The entries as tab-separated lines.
     """
 
@@ -157,13 +157,13 @@ class Dictionary(Config):
     lines: str
 
     @classmethod
-    def of(cls, source: str, target: str, rows: Iterable[Sequence[str]]) -> Dictionary:
-        """Return a dictionary of rows with a source phrase, a target phrase and optionally a case rule.
+    def from_rows(cls, source: str, target: str, rows: Iterable[Sequence[str]]) -> Dictionary:
+        """Create a dictionary from rows, each with a source phrase, a target phrase and optionally a case rule.
 
-        A byte order mark before the first row, which is that of the file that a client has read, is dropped.
+        A byte order mark before the first row is dropped; it comes from a file that the client has read.
 
         Raises:
-            DataError: A phrase contains a tab, a line break or a part of a character. Workers check everything else.
+            DataError: A phrase contains a tab, a line break or an unpaired surrogate. Workers check everything else.
         """
         lines = []
         for number, row in enumerate(rows, start=1):
@@ -178,12 +178,12 @@ class Dictionary(Config):
 
     @property
     def rows(self) -> list[list[str]]:
-        """The entries."""
+        """The entries as lists of a source phrase, a target phrase and optionally a case rule."""
         return [line.split("\t") for line in self.lines.split("\n")]
 
     @cached_property
     def glossary_lines(self) -> GlossaryLines:
-        """The entries in the form in which they are sent to workers."""
+        """The entries in the format for sending them to workers."""
         return GlossaryLines(self.lines)
 
     @property
@@ -196,10 +196,10 @@ class StoredGlossary(Config):
     """A glossary that a client has created.
 
     Attributes:
-        id: Identifies the glossary.
-        owner: The name of the key that created it. Only this key can use it.
-        name: The name that the client gave it. Several glossaries may have the same name.
-        created: The time of its creation (ISO 8601, UTC).
+        id: Unique id of the glossary.
+        owner: Name of the key that created the glossary. Only this key can use it.
+        name: Name chosen by the client. Several glossaries may have the same name.
+        created: Time of creation (ISO 8601, UTC).
         dictionaries: The glossary's dictionaries, one for each pair of languages.
     """
 
@@ -210,8 +210,8 @@ class StoredGlossary(Config):
     dictionaries: tuple[Dictionary, ...]
 
     @classmethod
-    def new(cls, owner: str, name: str, dictionaries: Iterable[Dictionary]) -> StoredGlossary:
-        """Return a glossary with a new id.
+    def create(cls, owner: str, name: str, dictionaries: Iterable[Dictionary]) -> StoredGlossary:
+        """Create a glossary with a new id.
 
         Raises:
             ConfigError: The name is empty or too long, or two dictionaries have the same languages.
@@ -225,10 +225,10 @@ class StoredGlossary(Config):
         return cls.parse(data, "glossary")
 
     def dictionary(self, source: str, target: str) -> Dictionary:
-        """Return the dictionary for a pair of languages, whose regions do not matter.
+        """Return the dictionary for a pair of languages, ignoring regions.
 
         Raises:
-            UnknownDictionaryError: No dictionary exists for this pair.
+            UnknownDictionaryError: The glossary has no dictionary for this pair.
         """
         pair = base_language(source), base_language(target)
         match = next(
@@ -238,34 +238,34 @@ class StoredGlossary(Config):
             raise UnknownDictionaryError(f"{source} to {target}")
         return match
 
-    def renamed(self, name: str) -> StoredGlossary:
-        """Return the glossary with another name. Raises :class:`ConfigError` if it is too long."""
+    def with_name(self, name: str) -> StoredGlossary:
+        """Return a copy of the glossary with another name. Raises :class:`ConfigError` if the name is invalid."""
         _check_name(name)
         return self.model_copy(update={"name": name})
 
     def with_entries(self, dictionary: Dictionary) -> StoredGlossary:
-        """Return the glossary with the entries of a dictionary, which replace entries with the same source phrases."""
+        """Return a copy with the entries of ``dictionary`` added. They replace entries with the same source phrase."""
         try:
             rows = self.dictionary(dictionary.source, dictionary.target).rows
         except UnknownDictionaryError:
             return self.with_dictionary(dictionary)
         merged = {row[0]: row for row in (*rows, *dictionary.rows)}
-        return self.with_dictionary(Dictionary.of(dictionary.source, dictionary.target, merged.values()))
+        return self.with_dictionary(Dictionary.from_rows(dictionary.source, dictionary.target, merged.values()))
 
     def with_dictionary(self, dictionary: Dictionary) -> StoredGlossary:
-        """Return the glossary with a dictionary, which replaces the one for its languages if there is one."""
+        """Return a copy with ``dictionary`` added. It replaces an existing dictionary for the same languages."""
         pair = dictionary.source, dictionary.target
         others = tuple(other for other in self.dictionaries if (other.source, other.target) != pair)
         return self.model_copy(update={"dictionaries": (*others, dictionary)})
 
     def without_dictionary(self, dictionary: Dictionary) -> StoredGlossary:
-        """Return the glossary without a dictionary."""
+        """Return a copy without ``dictionary``."""
         others = tuple(other for other in self.dictionaries if other != dictionary)
         return self.model_copy(update={"dictionaries": others})
 
     @property
     def size(self) -> int:
-        """The number of characters."""
+        """Size of the glossary in characters: its name and all entries."""
         return len(self.name) + sum(len(dictionary.lines) for dictionary in self.dictionaries)
 
 
@@ -273,10 +273,11 @@ class GlossaryStore:
     """The glossaries of a service.
 
     Args:
-        folder: Folder in which glossaries are stored, one file each. None means that they end with the service.
-        max_glossaries: Maximum number of glossaries of an owner.
-        max_characters: Maximum size of all glossaries of an owner.
-        max_entries: Maximum number of entries of a dictionary.
+        folder: Folder in which each glossary is stored as a file. None means that glossaries are lost when the service
+            stops.
+        max_glossaries: Maximum number of glossaries per owner.
+        max_characters: Maximum total size of an owner's glossaries, in characters.
+        max_entries: Maximum number of entries per dictionary.
 
     Raises:
         ConfigError: The folder cannot be used, or a file in it is not a glossary.
@@ -293,7 +294,7 @@ class GlossaryStore:
             self._glossaries = {glossary.id: glossary for glossary in read}
 
     def get(self, owner: str, identifier: str) -> StoredGlossary:
-        """Return a glossary.
+        """Return the glossary with this id.
 
         Raises:
             UnknownGlossaryError: No glossary has this id, or the glossary has another owner.
@@ -304,39 +305,39 @@ class GlossaryStore:
         return glossary
 
     def owned_by(self, owner: str) -> list[StoredGlossary]:
-        """Return the glossaries of an owner, in the order of their creation."""
+        """Return the glossaries of an owner in order of creation."""
         return [glossary for glossary in list(self._glossaries.values()) if glossary.owner == owner]
 
-    def check_room(self, glossary: StoredGlossary) -> None:
-        """Raise :class:`GlossariesFullError` if its owner's glossaries would be too many or too large with this one."""
+    def check_limits(self, glossary: StoredGlossary) -> None:
+        """Raise :class:`GlossariesFullError` if storing ``glossary`` would exceed a limit of its owner."""
         others = [other for other in self.owned_by(glossary.owner) if other.id != glossary.id]
         if len(others) >= self._max_glossaries:
-            raise GlossariesFullError(f"The service stores at most {self._max_glossaries:,} glossaries of a key")
+            raise GlossariesFullError(f"The service stores at most {self._max_glossaries:,} glossaries per key")
         if sum(other.size for other in others) + glossary.size > self._max_characters:
             raise GlossariesFullError(
-                f"The service stores glossaries of at most {self._max_characters:,} characters of a key"
+                f"The glossaries of a key may have at most {self._max_characters:,} characters in total"
             )
         self.check_entries(glossary)
 
     def check_entries(self, glossary: StoredGlossary) -> None:
         """Raise :class:`GlossariesFullError` if a dictionary has too many entries."""
         if max((dictionary.num_entries for dictionary in glossary.dictionaries), default=0) > self._max_entries:
-            raise GlossariesFullError(f"A dictionary of a glossary has at most {self._max_entries:,} entries")
+            raise GlossariesFullError(f"A dictionary in a glossary may have at most {self._max_entries:,} entries")
 
     def put(self, glossary: StoredGlossary) -> None:
         """Add a glossary, or replace the glossary with the same id.
 
         Raises:
-            GlossariesFullError: The owner's glossaries would be too many or too large.
-            OutputError: The folder cannot be written to.
+            GlossariesFullError: The owner would have too many glossaries, or they would be too large.
+            OutputError: The file cannot be written.
         """
-        self.check_room(glossary)
+        self.check_limits(glossary)
         if self._folder is not None:
             atomic_write_text(self._path(self._folder, glossary), json.dumps(glossary.as_dict()), private=True)
         self._glossaries[glossary.id] = glossary
 
     def delete(self, glossary: StoredGlossary) -> None:
-        """Remove a glossary."""
+        """Delete a glossary and its file."""
         if self._folder is not None:
             self._path(self._folder, glossary).unlink(missing_ok=True)
         self._glossaries.pop(glossary.id, None)
@@ -350,8 +351,8 @@ class GlossaryEditor:
     """Creates, changes and deletes glossaries, one at a time for each owner.
 
     Args:
-        store: The glossaries.
-        check: Checks dictionaries of an owner: whether models can apply them. It raises an error if not.
+        store: The glossaries to edit.
+        check: Checks whether the models can apply an owner's dictionaries, and raises an error if they cannot.
     """
 
     def __init__(self, store: GlossaryStore, check: Callable[[str, Sequence[Dictionary]], Awaitable[None]]) -> None:
@@ -360,8 +361,11 @@ class GlossaryEditor:
         self._storing = asyncio.Lock()
 
     async def create(self, owner: str, name: str, dictionaries: Sequence[Dictionary]) -> StoredGlossary:
-        """Store a new glossary. Raises the errors of :meth:`edit`, and :class:`ConfigError` for an invalid name."""
-        glossary = StoredGlossary.new(owner, name, dictionaries)
+        """Create and store a glossary.
+
+        Raises :class:`ConfigError` for an invalid name, and the same exceptions as :meth:`edit`.
+        """
+        glossary = StoredGlossary.create(owner, name, dictionaries)
         async with self._editing[owner]:
             await self._put(glossary, dictionaries)
         return glossary
@@ -374,23 +378,23 @@ class GlossaryEditor:
         Raises:
             UnknownGlossaryError: The owner has no glossary with this id.
             UnknownLanguageError: No model translates the languages of a dictionary.
-            HeadwayError: An entry is malformed, contradicts another one, or cannot be produced by the model.
-            GlossariesFullError: The glossaries would be too many or too large.
+            HeadwayError: An entry is malformed, contradicts another entry, or cannot be generated by the model.
+            GlossariesFullError: The owner would have too many glossaries, or they would be too large.
         """
         async with self._editing[owner]:
             old = self._store.get(owner, identifier)
-            new = await asyncio.to_thread(edit, old)  # large glossaries take long to merge
+            new = await asyncio.to_thread(edit, old)  # merging large glossaries takes long
             await self._put(new, [dictionary for dictionary in new.dictionaries if dictionary not in old.dictionaries])
         return new
 
     async def delete(self, owner: str, identifier: str) -> None:
-        """Delete a glossary. Raises :class:`UnknownGlossaryError` if the owner has none with this id."""
+        """Delete a glossary. Raises :class:`UnknownGlossaryError` if the owner has no glossary with this id."""
         async with self._editing[owner], self._storing:
             self._store.delete(self._store.get(owner, identifier))
 
     async def _put(self, glossary: StoredGlossary, changed: Sequence[Dictionary]) -> None:
         """Check the changed dictionaries, and store the glossary."""
-        self._store.check_room(glossary)
+        self._store.check_limits(glossary)
         await self._check(glossary.owner, changed)
         async with self._storing:
             await asyncio.to_thread(self._store.put, glossary)
@@ -398,7 +402,7 @@ class GlossaryEditor:
 
 def _check_name(name: str) -> None:
     if not 1 <= len(name) <= _MAX_NAME or not name.isprintable():
-        raise ConfigError(f"the name of a glossary has 1 to {_MAX_NAME:,} printable characters")
+        raise ConfigError(f"the name of a glossary must have 1 to {_MAX_NAME:,} printable characters")
 
 
 def _files(folder: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""The HTTP status and the message of each error, which are the same in nearly all APIs."""
+"""The HTTP status and message for each exception, which are the same in nearly all APIs."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from headway.serve.errors import (
     WorkerError,
 )
 
-_CLOSED_REQUEST = 499  # the client has gone; no one reads the reply
+_CLOSED_REQUEST = 499  # nginx's status for a client that has disconnected; nobody receives the reply
 
-# An error has the status of the first class that it is an instance of. {} is the error's own message.
+# The first class that an exception is an instance of determines its status. {} is replaced with its message.
 STATUSES: dict[type[Exception], tuple[int, str]] = {
     BadRequestError: (400, "{}"),
     TooLargeError: (413, "{}"),
@@ -46,15 +46,15 @@ STATUSES: dict[type[Exception], tuple[int, str]] = {
     UnknownModelError: (404, "{}"),
     UnknownJobError: (404, "There is no job {}"),
     JobNotDoneError: (409, "The job is {}"),
-    JobsFullError: (429, "This key has too many jobs; delete those that are done, or try again later"),
+    JobsFullError: (429, "This key has too many jobs; delete finished jobs, or try again later"),
     UnknownDocumentError: (404, "There is no document {}"),
     DocumentNotDoneError: (409, "The document is {}"),
-    DocumentsFullError: (429, "This key has too many documents; fetch or delete those that are done"),
+    DocumentsFullError: (429, "This key has too many documents; fetch or delete finished documents"),
     UnknownGlossaryError: (404, "There is no glossary {}"),
     UnknownDictionaryError: (400, "The glossary has no dictionary for {}"),
     GlossariesFullError: (413, "{}"),
-    TimedOutError: (504, "The time limit of a request has passed"),
-    UnavailableError: (503, "No worker can answer now; try again later"),
+    TimedOutError: (504, "The request has exceeded its time limit"),
+    UnavailableError: (503, "No worker is available now; try again later"),
     ModelNotReadyError: (503, "{}"),
     WorkerError: (500, "Internal error"),
     HeadwayError: (400, "{}"),
@@ -65,13 +65,13 @@ STATUSES: dict[type[Exception], tuple[int, str]] = {
 
 @dataclass(frozen=True)
 class HttpError:
-    """An error reply: its HTTP status, message and headers.
+    """An error reply, without the format of an API.
 
     Attributes:
-        kind: The class of the error in :data:`STATUSES`.
-        status: The HTTP status.
-        message: The message.
-        headers: The headers.
+        kind: The class in :data:`STATUSES` that matches the exception.
+        status: The HTTP status code.
+        message: The message for the client.
+        headers: Additional headers, such as Retry-After.
     """
 
     kind: type[Exception]
@@ -81,7 +81,7 @@ class HttpError:
 
 
 def http_error(error: Exception) -> HttpError:
-    """Return the reply to a request that failed with this error."""
+    """Return the reply to a request that has failed with this exception."""
     kind = next(kind for kind in STATUSES if isinstance(error, kind))
     status, template = STATUSES[kind]
     headers = {}

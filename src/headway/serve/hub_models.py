@@ -1,4 +1,4 @@
-"""Models of the Hugging Face Hub in the service: they are fetched before the service starts or reloads its models."""
+"""Models on the Hugging Face Hub, which are downloaded before the service starts or reloads its models."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from headway.interop.hub.converted import find_converted
 from headway.interop.hub.names import parse_model_source
 
 
-def folder_to_serve(source: str) -> Path:
-    """Return the folder of a model. If necessary, another process downloads and converts a model name.
+def prepare_model_folder(source: str) -> Path:
+    """Return the folder of a model. If it is on the Hub, another process downloads and converts it if necessary.
 
-    The service itself never imports PyTorch or the client of the Hub for this, and no request waits for it.
+    The service process itself imports neither PyTorch nor the Hub client for this, and no request waits for it.
 
     Raises:
         HubError: The model cannot be downloaded or converted.
@@ -34,7 +34,7 @@ def folder_to_serve(source: str) -> Path:
     return known.folder
 
 
-def is_missing(source: str) -> bool:
-    """Return whether a model is a name on the Hub that is not converted yet."""
+def needs_conversion(source: str) -> bool:
+    """Return whether a model is on the Hub and has not been converted yet."""
     model = parse_model_source(source)
     return not isinstance(model, Path) and find_converted(model) is None

@@ -1,7 +1,7 @@
-"""Inspections that the service offers. They run in a worker, and return JSON, so that the front process only sends it.
+"""Inspections of translations. They run in a worker and return JSON, which the front process sends unchanged.
 
-Texts are short enough to be drawn (:data:`headway.inspection.page_data.MAX_DRAWN_TOKENS`), so that a worker is never
-busy with an inspection for long: only its searches end early if the client disconnects.
+The length of texts is limited (:data:`headway.inspection.page_data.MAX_DRAWN_TOKENS`), so that an inspection does not
+occupy a worker for long: if the client disconnects, only the searches of an inspection end early.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headway.predict import Translator
 
 
 def inspect_sentence(translator: Translator, text: str, translation: str | None, name: str, **languages: Any) -> bytes:
-    """Return the attention and the predictions of a translation, as :func:`page_data` does."""
+    """Return the attention and the predictions for a translation, in the format of :func:`page_data`."""
     _check_length(translator, text, translation)
     return _json(
         page_data(inspect_translation(translator, text, translation, name=name, **languages), REPLY_MAX_WEIGHT)
@@ -29,7 +29,7 @@ def inspect_sentence(translator: Translator, text: str, translation: str | None,
 
 
 def search_tree(translator: Translator, text: str, options: DecodingOptions, **languages: Any) -> bytes:
-    """Return the tree of the beam search for a translation."""
+    """Return the search tree of a translation's beam search."""
     _check_length(translator, text)
     return _json(asdict(translator.search_tree(text, options, **languages)))
 
@@ -37,14 +37,14 @@ def search_tree(translator: Translator, text: str, options: DecodingOptions, **l
 def force_word_in_translation(
     translator: Translator, text: str, prefix: str, word: str, translation: str | None, **languages: Any
 ) -> bytes:
-    """Return the cost of a word at a position in a translation."""
+    """Return the cost in log-probability of forcing a word at a position in a translation."""
     _check_length(translator, text, translation, prefix + word)
     forced = force_word(translator, text, prefix, word, translation=translation, **languages)
     return _json({"cost": forced.cost, "chosen": _target(forced.original), "forced": _target(forced.with_word)})
 
 
 def draw_architecture(model: Any) -> bytes:
-    """Return the drawing of a model's architecture, an SVG file."""
+    """Return a drawing of a model's architecture as an SVG file."""
     return diagram(build_outline(model.bundle)).svg.encode()
 
 

@@ -1,4 +1,4 @@
-"""Finding a language by the code that a client writes, names of languages, and the language of a text."""
+"""Look up languages by the codes that clients use, name languages, and detect the language of a text."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from headway.text.languages import base_language, normalize_language_code
 
-# Models name the script of Chinese; clients often name a region, or only zh, which means simplified Chinese.
+# Models specify the script of Chinese. Clients often specify a region, or only zh, which means simplified Chinese.
 _SCRIPTS = {
     "zh": "zh-hans", "zh-cn": "zh-hans", "zh-sg": "zh-hans", "zh-tw": "zh-hant", "zh-hk": "zh-hant", "zh-mo": "zh-hant",
 }  # fmt: skip
-# An unsupported language is reported only if it has at least this probability and is this many times as probable as the
-# supported ones. Sentences of four words reach these values; single words and numbers do not.
+# An unsupported language is reported only if it has at least this probability and is at least this many times as
+# probable as the supported languages. Sentences of four words reach these values; single words and numbers do not.
 _CLEAR, _MUCH_MORE = 0.3, 20
 _ENGLISH_NAMES = {
     "ar": "Arabic", "bg": "Bulgarian", "ca": "Catalan", "cs": "Czech", "da": "Danish", "de": "German", "el": "Greek",
@@ -38,17 +38,18 @@ _RIGHT_TO_LEFT = ("ar", "fa", "he", "ur", "yi")
 
 @dataclass(frozen=True)
 class DetectedLanguage:
-    """The language of a text, as a code, and the probability that it is right, from 0 to 1."""
+    """The code of a text's language, and the probability that it is correct, from 0 to 1."""
 
     code: str
     confidence: float
 
 
 def find_language(code: str, known: Iterable[str]) -> str | None:
-    """Return the code in ``known`` that ``code`` means, or None.
+    """Return the code in ``known`` that matches ``code``, or None.
 
-    Case, and ``_`` for ``-``, do not matter. A region or script that is not known is left out (de-AT means de), and one
-    that only ``known`` has is ignored if it is the only one of its language (en means en-GB).
+    Case is ignored, and ``_`` is the same as ``-``. A region or script in ``code`` that is not in ``known`` is ignored
+    (de-AT matches de). A code without a region matches a code with a region if it is the language's only code in
+    ``known`` (en matches en-GB).
     """
     wanted = normalize_language_code(code)
     codes = tuple(known)
@@ -70,7 +71,7 @@ def _by_normalized_code(known: tuple[str, ...]) -> dict[str, str]:
 
 @lru_cache(maxsize=64)
 def _families(known: tuple[str, ...]) -> dict[str, list[str]]:
-    """Return the codes of each language, so that a code that a request invents takes no look at all of them."""
+    """Group codes by language, so that looking up an unknown code does not compare it with all codes."""
     families: dict[str, list[str]] = {}
     for code in _by_normalized_code(known).values():
         families.setdefault(base_language(code), []).append(code)
@@ -78,12 +79,12 @@ def _families(known: tuple[str, ...]) -> dict[str, list[str]]:
 
 
 def english_name(code: str) -> str:
-    """Return the English name of a language, or its code if the name is not known."""
+    """Return the English name of a language, or its code if the name is unknown."""
     return _ENGLISH_NAMES.get(base_language(code), code)
 
 
 def native_name(code: str) -> str:
-    """Return the name of a language in that language, or its English name if this is not known."""
+    """Return the name of a language in that language, or its English name if the native name is unknown."""
     return _NATIVE_NAMES.get(base_language(code), english_name(code))
 
 
@@ -93,9 +94,9 @@ def is_right_to_left(code: str) -> bool:
 
 
 def detect_language(text: str, served: Collection[str] = ()) -> DetectedLanguage:
-    """Return the most probable language of a text, among all that the detector knows.
+    """Return the most probable language of a text, among all languages that the detector supports.
 
-    The language of a short text is rarely certain, so a language that is not in ``served`` must be clearly more
+    The language of a short text is rarely certain. A language that is not in ``served`` must therefore be clearly more
     probable than the most probable language in ``served``. The confidence is always the probability among all
     languages.
     """
@@ -110,12 +111,12 @@ def detect_language(text: str, served: Collection[str] = ()) -> DetectedLanguage
 
 @lru_cache(maxsize=16)
 def _codes_by_language(served: tuple[str, ...]) -> dict[str, str]:
-    """Return the code in ``served`` for each language: if there are several, the shortest, which names no script."""
+    """Map each language to its code in ``served``, or to the shortest of several codes."""
     return {base_language(code): code for code in sorted(served, key=len, reverse=True)}
 
 
 def prepare_detection() -> None:
-    """Load what :func:`detect_language` needs, which takes half a second or more."""
+    """Load the model of :func:`detect_language`, which takes half a second or more."""
     _identifier()
 
 

@@ -1,4 +1,4 @@
-"""The sockets on which the service accepts connections: of IPv4 and IPv6 addresses, and Unix sockets."""
+"""The sockets on which the service accepts connections: IPv4, IPv6 and Unix sockets."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from headway.errors import ConfigError
 from headway.serve.config import ANY_HOST, UNIX_PREFIX
 
 BACKLOG = 2048
-# The machine does not have this address, for example because it has no IPv6.
+# Error codes if the machine does not have an address, for example because it does not support IPv6.
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 @dataclass(frozen=True)
 class ServerSocket:
-    """A socket that accepts connections, and the address to show."""
+    """A listening socket, and a description of its address for the startup message."""
 
     socket: socket.socket
     address: str
@@ -30,11 +30,11 @@ class ServerSocket:
 
 @contextmanager
 def open_sockets(hosts: Sequence[str], port: int, unix_mode: int) -> Iterator[list[ServerSocket]]:
-    """Listen on each of the hosts while the block runs.
+    """Context manager that listens on all hosts until the end of the block.
 
     Args:
-        hosts: Addresses and names. "*" and "::" mean all addresses, of IPv4 and IPv6; "unix:PATH" is a Unix socket.
-        port: The port, unless the host is a Unix socket. 0 means any free one, the same for all hosts.
+        hosts: Addresses and host names. "*" and "::" mean all IPv4 and IPv6 addresses. "unix:PATH" is a Unix socket.
+        port: Port for all hosts except Unix sockets. 0 means any free port, the same for all hosts.
         unix_mode: Permissions of Unix sockets.
 
     Raises:
@@ -57,7 +57,7 @@ def open_sockets(hosts: Sequence[str], port: int, unix_mode: int) -> Iterator[li
 def _internet_sockets(host: str, port: int) -> Iterator[socket.socket]:
     """Yield a listening socket for each address of a host.
 
-    A name may have addresses of both families, but the machine may support only one of them. Others must all be usable.
+    A host name may have IPv4 and IPv6 addresses. Addresses of a family that the machine does not support are skipped.
     """
     num_opened, missing = 0, None
     try:
@@ -70,8 +70,8 @@ def _internet_sockets(host: str, port: int) -> Iterator[socket.socket]:
                     raise
                 missing = error
                 continue
-            # Connections inherit this option. Otherwise the body of a reply waits until the client acknowledges the
-            # head, for up to 40 ms.
+            # Connections inherit this option. Without it, the body of a reply is delayed by up to 40 ms, until the
+            # client acknowledges the head.
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             num_opened += 1
             port = opened.getsockname()[1]
@@ -83,7 +83,7 @@ def _internet_sockets(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def _addresses(host: str) -> list[tuple[int, str]]:
-    """Return the families and addresses of a host. An address of IPv6 may be in brackets, as in URLs."""
+    """Return the families and addresses of a host. An IPv6 address may be in brackets, as in URLs."""
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     if host == ANY_HOST:
@@ -103,9 +103,9 @@ def _internet_listener(opened: socket.socket) -> ServerSocket:
 
 @contextmanager
 def _unix_socket(path: Path, mode: int) -> Iterator[ServerSocket]:
-    """Listen on a Unix socket, whose file is removed afterwards.
+    """Listen on a Unix socket, and remove its file afterwards.
 
-    A file that a killed service left behind is replaced.
+    A socket file that a killed service left behind is replaced.
     """
     opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -120,7 +120,7 @@ def _unix_socket(path: Path, mode: int) -> Iterator[ServerSocket]:
         inode = path.stat().st_ino
     except OSError as error:
         opened.close()
-        # Python itself refuses a path that is too long, without a number.
+        # If the path is too long, Python raises an OSError without an error number.
         raise ConfigError(f"unix:{path}: cannot listen ({error.strerror or error}); choose another path") from None
     try:
         yield ServerSocket(opened, f"unix:{path} (mode {mode:04o})")
@@ -135,7 +135,7 @@ def _remove_abandoned(path: Path) -> None:
     """Remove the file of a Unix socket on which nobody listens.
 
     Raises:
-        OSError: The path is another kind of file, or somebody listens on it.
+        OSError: The path is not a socket, or a process listens on it.
     """
     try:
         is_socket = stat.S_ISSOCK(path.lstat().st_mode)

@@ -1,4 +1,4 @@
-"""The log of the service, which is written once for each iteration of the event loop instead of once for each line."""
+"""A log handler that writes once per iteration of the event loop instead of once per line."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import sys
 
 
 class LoopLogHandler(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to standard error. Lines of other threads, and from outside an event loop, are written immediately."""
+    """Writes to standard error. Lines from outside an event loop or from other threads are written immediately."""
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)
         self._lines: list[str] = []
-        self._loop: asyncio.AbstractEventLoop | None = None  # the loop that will write the lines
+        self._loop: asyncio.AbstractEventLoop | None = None  # the loop in which the lines will be written
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a line until the event loop has run the callbacks that are due now."""
+        """Buffer a line until the event loop has run the callbacks that are due now."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -35,7 +35,7 @@ class LoopLogHandler(logging.StreamHandler):  # type: ignore[type-arg]
         self._lines.append(line)
 
     def flush(self) -> None:
-        """Write the lines. Lines that cannot be written are lost, because the error could not be logged, either."""
+        """Write the buffered lines. Lines that cannot be written are lost: this error cannot be logged either."""
         assert self.lock is not None
         with self.lock:
             lines, self._lines = self._lines, []

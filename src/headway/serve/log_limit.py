@@ -1,4 +1,4 @@
-"""A bound for log lines that anyone can cause, so that no stranger fills the disk."""
+"""Limit the log lines that requests without a key can cause, so that strangers cannot fill the disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MINUTE_S = 60.0
 
 
 class LogLimit(logging.Filter):
-    """Passes a limited number of lines of each level in a minute. One line reports that further ones are left out."""
+    """Passes a limited number of lines per level and minute. One more line reports that further lines are omitted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class LogLimit(logging.Filter):
         self._num_lines = Counter[int]()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to write a line."""
+        """Return whether to write a log line."""
         minute = int(time.monotonic() / _MINUTE_S)
         if minute != self._minute:
             self._minute = minute
@@ -36,6 +36,6 @@ _LIMITS = {name: LogLimit() for name in (ANONYMOUS_LOG, "uvicorn.error")}
 
 
 def limit_log_lines() -> None:
-    """Limit the lines about requests without a key, and about connections that are no valid HTTP."""
+    """Limit the log lines about requests without a key, and about connections that are not valid HTTP."""
     for name, limit in _LIMITS.items():
-        logging.getLogger(name).addFilter(limit)  # once, however often this is called
+        logging.getLogger(name).addFilter(limit)  # has no effect if the filter was already added

@@ -1,4 +1,4 @@
-"""Let tasks take turns, so that many tasks together do not block the event loop."""
+"""Limit the number of tasks per iteration of the event loop, so that many tasks together do not block it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class LoopTurns:
     """Lets a limited number of tasks continue in each iteration of the event loop. The others wait in order.
 
     Args:
-        per_iteration: The number of tasks.
+        per_iteration: Maximum number of tasks that continue in each iteration.
     """
 
     def __init__(self, per_iteration: int) -> None:
@@ -18,8 +18,8 @@ class LoopTurns:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_scheduled = False
 
-    async def take(self) -> None:
-        """Wait until it is this task's turn. Without other tasks it comes immediately."""
+    async def wait(self) -> None:
+        """Wait for this task's turn. If no other tasks are waiting, it comes immediately."""
         if not self._is_scheduled:
             self._schedule()
         if self._left:

@@ -10,7 +10,7 @@ _WINDOW_S = 60.0
 
 
 class LoopWatch:
-    """Looks at the clock every 50 ms, and remembers the longest delay of the last one or two minutes."""
+    """Checks the clock every 50 ms, and stores the longest delay of the last one or two minutes."""
 
     def __init__(self) -> None:
         self._due = self._window_end = 0.0
@@ -18,12 +18,12 @@ class LoopWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def longest_s(self) -> float:
-        """The longest time in seconds for which the loop was blocked."""
+    def longest_block_s(self) -> float:
+        """The longest time for which the loop was blocked, in seconds."""
         return max(self._longest, self._longest_before)
 
     def start(self) -> None:
-        """Begin to watch the running event loop."""
+        """Start watching the running event loop."""
         self._window_end = time.monotonic() + _WINDOW_S
         self._wait()
 

@@ -13,42 +13,42 @@ from headway.kinds import Capability
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A model of the service.
+    """Specifies a model to load.
 
     Attributes:
-        name: The name in the service.
-        folder: The model folder.
-        settings: How it decodes: arguments of :func:`headway.load`.
-        on_demand: Whether it is loaded only when it is needed.
+        name: Name of the model in the service.
+        folder: Path of the model folder.
+        load_options: Arguments of :func:`headway.load`, such as the precision.
+        on_demand: Whether to load the model only when a request needs it.
     """
 
     name: str
     folder: str
-    settings: dict[str, Any] = field(default_factory=dict)
+    load_options: dict[str, Any] = field(default_factory=dict)
     on_demand: bool = False
 
     @property
     def stored_bytes(self) -> int:
-        """The size of the model's weights on disk, a lower bound of its memory."""
+        """Size of the model's weights on disk in bytes, a lower bound of the memory that the model needs."""
         return sum(path.stat().st_size for path in Path(self.folder).glob("*.safetensors"))
 
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """The description of a model: its task, languages and labels.
+    """The description of a loaded model.
 
     Attributes:
-        name: The name in the service.
-        kind: The kind of its task, such as "translation".
-        capability: What it does.
-        source_languages: The languages that it translates from; empty if unknown or if it does not translate.
-        target_languages: The languages that it translates into.
-        takes_target_language: Whether each call must name the target language.
-        takes_source_language: Whether each call must name the source language.
-        labels: The labels of a classifier.
-        context_length: The context of a language model in tokens, or None.
-        search: The search settings of a translation model, for requests that do not give others.
-        generation: The settings of a language model's generation, for requests that do not give others.
+        name: Name of the model in the service.
+        kind: Kind of the model's task, such as "translation".
+        capability: What the model does with text: "translates", "labels", "continues" or "fills".
+        source_languages: Languages to translate from. Empty if they are unknown or the model does not translate.
+        target_languages: Languages to translate into. Empty if they are unknown or the model does not translate.
+        takes_target_language: Whether each call must specify the target language.
+        takes_source_language: Whether each call must specify the source language.
+        labels: Labels of a classifier.
+        context_length: Context length of a language model in tokens, or None.
+        search: Default search options of a translation model.
+        generation: Default generation options of a language model.
     """
 
     name: str
@@ -69,13 +69,13 @@ class PivotModels:
     """Two models that together translate through a third language; see :class:`headway.predict.PivotTranslator`.
 
     Attributes:
-        first: The name of the first model.
-        second: The name of the second model.
-        languages: The language in between, as the first and as the second model call it.
-        candidates: The number of pivots of each text.
+        first: Name of the first model.
+        second: Name of the second model.
+        pivot_codes: The codes of the third language in the first and in the second model.
+        num_candidates: Number of translations into the third language per text.
     """
 
     first: str
     second: str
-    languages: tuple[str, str]
-    candidates: int
+    pivot_codes: tuple[str, str]
+    num_candidates: int

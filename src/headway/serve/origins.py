@@ -1,8 +1,9 @@
-"""Which requests are sent by pages of other sites, in the browser of a user who can reach the service.
+"""Detect requests that are sent by pages of other sites, in the browser of a user who can reach the service.
 
-Browsers report this in ``Sec-Fetch-Site``, but only to servers that they trust (HTTPS and localhost). Old browsers
-never do. ``Origin`` names the site of the page in every request that may change something. Programs other than browsers
-send neither, and extensions and apps have origins of other schemes, which no page can have.
+Browsers report the site in ``Sec-Fetch-Site``, but only to servers that they trust (HTTPS and localhost), and old
+browsers never send this header. Every request that may change state has an ``Origin`` header with the site of the page.
+Programs other than browsers send neither header. The origins of extensions and apps have other schemes, which no page
+can have.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-_OPAQUE = "null"  # the value for an opaque origin, such as a sandboxed frame
-_OWN_SITES = ("same-origin", "none")  # none: sent by the user or an extension, not by a page
+_OPAQUE = "null"  # the value for an opaque origin, such as the origin of a sandboxed frame
+_OWN_SITES = ("same-origin", "none")  # "none" means that the user or an extension, not a page, has sent the request
 
 
 def is_from_foreign_page(headers: Headers, allowed_origins: Collection[str]) -> bool:
-    """Return whether a page of another origin sends a request, unless that origin is allowed."""
+    """Return whether a request was sent by a page of another origin that is not allowed."""
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if site in _OWN_SITES or (site is None and origin is None):
         return False
@@ -33,7 +34,7 @@ def is_from_foreign_page(headers: Headers, allowed_origins: Collection[str]) -> 
 
 
 def _address(origin: str) -> tuple[str | None, int | None] | None:
-    """Return the host and the port of an origin, or None if it is not valid."""
+    """Return the host and the port of an origin, or None if the origin is invalid."""
     try:
         parts = urlsplit(origin)
         return parts.hostname, parts.port or _DEFAULT_PORTS.get(parts.scheme)

@@ -1,10 +1,10 @@
-"""The page at ``/``: static files (HTML, CSS, JavaScript modules) that call the native API from the browser.
+"""The web page at ``/``: static files (HTML, CSS, JavaScript modules) that call the native API from the browser.
 
-The files in ``assets/`` are served under ``/page/`` as they are; there is no build step. The content security policy
-allows the page to load and call only its own origin, and neither scripts nor styles in the HTML itself. Browsers check
-on each visit whether a file has changed, so that a new version of Headway is never combined with an old script.
+The files in ``assets/`` are served unchanged under ``/page/``; there is no build step. The content security policy
+allows the page to load and call only its own origin, and allows no inline scripts or styles. Browsers check on each
+visit whether a file has changed, so that a new version of Headway is never combined with an old script.
 
-The drawing of attention is shared with the page that ``headway inspect`` writes: ``/page/inspection/``.
+The code that draws attention (``/page/inspection/``) is shared with the page that ``headway inspect`` writes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headway.diagrams.svg import style_sheet
 from headway.serve.apis.keys import KeyLocation
 from headway.serve.service import Service
 
-SHARED = ("attention.css", "attention.js", "attention_words.js", "basics.js")
+SHARED_INSPECTION_FILES = ("attention.css", "attention.js", "attention_words.js", "basics.js")
 _DRAWING_STYLE = base64.b64encode(hashlib.sha256(style_sheet().encode()).digest()).decode()
 _POLICY = {
     "default-src": "'none'",
@@ -43,18 +43,18 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
 }
 
-KEYS = KeyLocation(lambda _: None, public=re.compile(r".*", re.DOTALL))
+KEY_LOCATION = KeyLocation(lambda _: None, public_paths=re.compile(r".*", re.DOTALL))
 
 
 def routes(_: Service) -> list[Route]:
-    """Return the route of the files; the empty path returns ``index.html``."""
+    """Return the route that serves the page's files, with ``index.html`` for the empty path."""
     files = StaticFiles(directory=Path(__file__).parent / "assets", html=True)
     inspection = StaticFiles(directory=Path(headway.inspection.__file__).parent / "assets")
 
     async def serve_file(request: Request) -> Response:
         path = os.path.normpath(request.path_params["path"])
         folder, _, name = path.rpartition("/")
-        if folder == "inspection" and name in SHARED:
+        if folder == "inspection" and name in SHARED_INSPECTION_FILES:
             response = await inspection.get_response(name, request.scope)
         else:
             response = await files.get_response(path, request.scope)

@@ -1,11 +1,11 @@
-"""The service on several machines: an application for Ray Serve. Needs the extra ``ray``.
+"""The service on several machines: a Ray Serve application. Requires the extra ``ray``.
 
     serve run headway.serve.ray:app config=serve.toml replicas=2
 
-It has two deployments. ``Frontend`` has one replica, which is the HTTP application with its queue, keys, glossaries and
-jobs. Each replica of ``Models`` loads the models and runs worker processes, as ``headway serve`` does on one machine.
-Requests are cancelled, and the work of a lost replica is given to another one, as it is for workers on one machine.
-Each replica loads its own models on demand.
+The application has two deployments. ``Frontend`` has one replica, which runs the HTTP application with its queue, keys,
+glossaries and jobs. Each replica of ``Models`` loads the models and runs worker processes, like ``headway serve`` on
+one machine. Canceled requests and lost replicas are handled in the same way as for workers on one machine: jobs of a
+lost replica are sent to another replica. Each replica loads models on demand independently.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from headway.serve.log_limit import limit_log_lines
 from headway.serve.model_info import ModelInfo
 from headway.serve.run import save_regularly
 from headway.serve.service import Service, open_stores
-from headway.serve.workers.fleet import MAX_JOBS, Fleet
-from headway.serve.workers.messages import Job, Pong
+from headway.serve.workers.fleet import MAX_JOBS_PER_WORKER, Fleet
+from headway.serve.workers.messages import Job, WorkerStatus
 from headway.serve.workers.model_pool import ModelPool
 
-_POLL_S = 0.25  # time between two requests for the states of the replicas
+_POLL_S = 0.25  # time between two polls of the replicas' states
 _POLL_TIMEOUT_S = 2.0
-_MEASURE_S = 10.0  # time between two measurements of memory, which take some milliseconds
+_MEASURE_S = 10.0  # time between two measurements of memory, each of which takes some milliseconds
 _HEALTH_CHECK_S = 1.0
 _HEALTH_TIMEOUT_S = 5.0  # a replica that does not answer for this time is replaced
-_SPARE_S = 15.0  # added to the time limit of a request, for its reply
+_SPARE_S = 15.0  # added to the time limit of a request, so that its reply can be sent
 _ERRORS = (HeadwayError, WorkerError, UnavailableError, ModelNotReadyError)
 _LOST = (RayActorError, ReplicaUnavailableError, DeploymentUnavailableError)
 
 
 class RayArguments(Config):
-    """The arguments of the application."""
+    """The arguments of :func:`app`."""
 
     config: str = Field(description="Path of serve.toml, which must be the same on all machines.")
     replicas: int = Field(
@@ -63,26 +63,26 @@ class RayArguments(Config):
 
 @dataclass(frozen=True)
 class _ReplicaState:
-    """The state that a replica of the models reports.
+    """The state that a replica of :class:`Models` reports.
 
     Attributes:
-        replica: The replica's id.
-        num_ready: The number of its workers that can take jobs.
-        workers: The last answers of its workers.
-        restarts: Number of its workers that were replaced.
-        private_bytes: The memory of its workers that is not shared between them.
+        replica: Id of the replica.
+        num_ready: Number of workers that can take jobs.
+        workers: The last status message of each worker.
+        restarts: Number of workers that have been replaced.
+        private_bytes: Memory that is not shared between the workers, in bytes.
     """
 
     replica: str
     num_ready: int
-    workers: list[Pong]
+    workers: list[WorkerStatus]
     restarts: int
     private_bytes: int
 
 
 @dataclass(frozen=True)
 class _Outcome:
-    """A reply of a replica: the result of a job or a part of it, or the job's error."""
+    """A reply from a replica: the result of a job, a part of the result, or the job's error."""
 
     value: Any = None
     error: Exception | None = None
@@ -95,24 +95,24 @@ class _Outcome:
 
 
 class Models:
-    """A replica: models in worker processes.
+    """A deployment that runs models in worker processes.
 
     Args:
-        config: The configuration.
-        workers: Number of worker processes.
+        config: The configuration of the service.
+        workers: Number of worker processes in each replica.
     """
 
     async def __init__(self, config: ServeConfig, workers: int) -> None:  # type: ignore[misc]  # Ray awaits it
-        self._pool = ModelPool.of_config(config, workers)
+        self._pool = ModelPool.from_config(config, workers)
         self._private_bytes, self._measured_at = 0, 0.0
         await self._pool.start()
 
     def describe(self) -> dict[str, ModelInfo]:
-        """Return the models."""
+        """Return the descriptions of the models, by name."""
         return self._pool.models
 
     def state(self) -> _ReplicaState:
-        """Return the state of the workers."""
+        """Return the state of the replica."""
         pool, now = self._pool, time.monotonic()
         if now - self._measured_at > _MEASURE_S:
             self._private_bytes, self._measured_at = pool.private_bytes(), now
@@ -120,7 +120,7 @@ class Models:
         return _ReplicaState(replica, pool.num_ready, pool.states, pool.restarts, self._private_bytes)
 
     async def call(self, job: Job) -> _Outcome:
-        """Return the result of a job."""
+        """Run a job, and return its result or error."""
         try:
             async with self._pool.using(*job.models) as fleet:
                 return _Outcome(await fleet.call(job))
@@ -128,7 +128,7 @@ class Models:
             return _Outcome(error=error)
 
     async def stream(self, job: Job) -> AsyncGenerator[_Outcome]:
-        """Yield the parts of the result of a job, and then its result."""
+        """Run a job, and yield the parts of its result, then the result, or its error."""
         try:
             async with (
                 self._pool.using(*job.models) as fleet,
@@ -141,12 +141,12 @@ class Models:
 
 
 class RayFleet(Fleet):
-    """Calls models in replicas of :class:`Models`. Jobs that lose a replica are given to another one once.
+    """Calls models in replicas of :class:`Models`. A job whose replica is lost is sent to another replica once.
 
     Args:
-        handle: The deployment.
-        replicas: Number of its replicas.
-        workers: Number of worker processes of each replica.
+        handle: Handle of the deployment.
+        replicas: Number of replicas.
+        workers: Number of worker processes in each replica.
     """
 
     def __init__(self, handle: DeploymentHandle, replicas: int, workers: int) -> None:
@@ -162,7 +162,7 @@ class RayFleet(Fleet):
         self._polling = asyncio.ensure_future(self._poll())
 
     async def close(self) -> None:
-        """Stop watching the replicas, which Ray ends."""
+        """Stop polling the replicas. Ray shuts them down."""
         if self._polling is not None:
             self._polling.cancel()
 
@@ -174,7 +174,7 @@ class RayFleet(Fleet):
                 self._current = [state for state in states if isinstance(state, _ReplicaState)]
             except DeploymentUnavailableError:
                 self._current = []
-            except TimeoutError:  # the replica hangs; other replicas do its work until Ray ends it
+            except TimeoutError:  # a replica hangs; the other replicas do its work until Ray ends it
                 pass
             self._last |= {state.replica: state for state in self._current}
             self.restarts = sum(state.restarts for state in self._last.values())
@@ -183,20 +183,20 @@ class RayFleet(Fleet):
 
     @property
     def num_ready(self) -> int:
-        """The number of workers that can take jobs, of all replicas."""
+        """The number of workers in all replicas that can take jobs."""
         return sum(state.num_ready for state in self._current)
 
     @property
-    def states(self) -> list[Pong]:
-        """The last answer of each worker."""
+    def states(self) -> list[WorkerStatus]:
+        """The last status message of each worker."""
         return [worker for state in self._current for worker in state.workers]
 
     def private_bytes(self) -> int:
-        """Return the memory of the workers that they do not share with others."""
+        """Return the memory that is not shared between workers, in bytes."""
         return sum(state.private_bytes for state in self._current)
 
     async def call(self, job: Job) -> Any:
-        """See :meth:`Fleet.call`. It raises UnavailableError if the job lost two replicas, or two workers of one."""
+        """See :meth:`Fleet.call`. Raises UnavailableError if the job loses two replicas or two workers of a replica."""
         for _ in range(2):
             response = self._handle.call.remote(job)
             with contextlib.suppress(*_LOST):
@@ -208,9 +208,10 @@ class RayFleet(Fleet):
         raise UnavailableError
 
     async def stream(self, job: Job) -> AsyncGenerator[Any]:
-        """Yield the parts of the result of a job, and then its result.
+        """Yield the parts of a job's result, and then the result.
 
-        Raises the errors of :meth:`call`. A stream that has lost its replica after its first part does not begin again.
+        Raises the same exceptions as :meth:`call`. A stream that loses its replica after the first part is not
+        restarted.
         """
         has_sent = False
         for _ in range(2):
@@ -230,13 +231,13 @@ class RayFleet(Fleet):
 
 
 class Frontend:
-    """The replica that answers HTTP requests.
+    """A deployment that answers HTTP requests.
 
     Args:
-        config: The configuration.
-        models: The deployment of the models.
-        replicas: Number of its replicas.
-        workers: Number of worker processes of each of them.
+        config: The configuration of the service.
+        models: Handle of the deployment of :class:`Models`.
+        replicas: Number of replicas of ``models``.
+        workers: Number of worker processes in each of these replicas.
     """
 
     async def __init__(  # type: ignore[misc]  # Ray awaits it
@@ -247,7 +248,7 @@ class Frontend:
         glossaries, usage = open_stores(config)
         fleet = RayFleet(models, replicas, workers)
         await fleet.start()
-        service = Service(config, ModelPool.of_fleet(fleet), replicas * workers, glossaries, usage)
+        service = Service(config, ModelPool.from_fleet(fleet), replicas * workers, glossaries, usage)
         self._app = make_app(service, ServedDocuments(service))
         self._saving = asyncio.ensure_future(save_regularly(usage))
 
@@ -256,7 +257,7 @@ class Frontend:
 
 
 def app(arguments: Mapping[str, Any]) -> serve.Application:
-    """Return the application for the arguments of ``serve run headway.serve.ray:app``; see :class:`RayArguments`.
+    """Return the Ray Serve application. ``serve run`` passes its arguments (:class:`RayArguments`) as a mapping.
 
     Raises:
         ConfigError: An argument or the configuration is invalid.
@@ -268,11 +269,11 @@ def app(arguments: Mapping[str, Any]) -> serve.Application:
         "health_check_period_s": _HEALTH_CHECK_S,
         "health_check_timeout_s": _HEALTH_TIMEOUT_S,
         "graceful_shutdown_timeout_s": config.limits.request_seconds + _SPARE_S,
-        "logging_config": {"enable_access_log": False},  # the application has its own log of requests
+        "logging_config": {"enable_access_log": False},  # the application logs its own requests
     }
     models = serve.deployment(Models).options(
         num_replicas=ray_arguments.replicas,
-        max_ongoing_requests=2 * workers * MAX_JOBS,
+        max_ongoing_requests=2 * workers * MAX_JOBS_PER_WORKER,
         ray_actor_options={"num_cpus": workers},
         **settings,
     )

@@ -1,12 +1,12 @@
-"""A bound for everything that clients have sent of their requests, before these are answered.
+"""Bound the total size of the requests that have not been answered yet.
 
-A body whose length the client announces counts as a whole from its start: two large uploads that have no room together
-would otherwise both be ended midway.
+A body whose length the client announces counts in full from its start: otherwise, two large uploads that do not fit
+together would both be aborted midway.
 
 The bound is shared by dynamic thresholds (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory
 packet switches", 1998): the requests of a sender may use as much as they leave for others. A single sender gets at most
-half of the bound, a second one half of the rest, and so on, so that no sender can shut out the others. A sender is a
-key or, while the key of a request is not known, the address from which it comes.
+half of the bound, a second sender half of the rest, and so on, so that no sender can block the others. A sender is
+identified by its key or, while the key of a request is not known, by its address.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from functools import lru_cache
 from headway.serve.config import LimitsConfig
 from headway.serve.errors import OverloadedError
 
-_FREE = 8192  # bytes of each request that do not count, so that short requests are never refused
-_UNKNOWN_SHARE = 1 / 8  # share of the limit for requests whose key is not known yet
+_FREE = 8192  # number of bytes of each request that do not count, so that short requests are never refused
+_UNKNOWN_SHARE = 1 / 8  # share of the bound for requests whose key is not known yet
 _RETRY_S = 1
 _MEGABYTE = 1_000_000
 _IPV6_NETWORK_BITS = 64  # network prefix length of a single IPv6 host
 
 
 class ReceivedBytes:
-    """The bytes of all requests that are not answered yet.
+    """Counts the bytes of all requests that have not been answered yet.
 
     Args:
-        limits: Returns the present limits.
+        limits: Returns the current limits.
     """
 
     def __init__(self, limits: Callable[[], LimitsConfig]) -> None:
@@ -41,12 +41,12 @@ class ReceivedBytes:
         self._by_sender = Counter[str]()
 
     @contextmanager
-    def request(self, sender: str, *, is_known: bool) -> Iterator[ReceivedRequest]:
-        """Yield a counter of the bytes of a request, which are counted until the context ends.
+    def track_request(self, sender: str, *, is_known: bool) -> Iterator[ReceivedRequest]:
+        """Context manager that yields the byte counter of a request, and releases its bytes at the end.
 
         Args:
-            sender: Who sends the request.
-            is_known: Whether the request has a valid key, or needs none because the service has no keys.
+            sender: The sender's key or address.
+            is_known: Whether the request has a valid key, or the service has no keys.
         """
         request = ReceivedRequest(self, sender, is_known=is_known)
         try:
@@ -55,13 +55,14 @@ class ReceivedBytes:
             request.release()
 
     def check(self, num_bytes: int, num_counted: int, sender: str, *, is_known: bool) -> None:
-        """Check that there is room for more bytes of a request, ``num_counted`` of which are already counted.
+        """Check that there is room for more bytes of a request, ``num_counted`` bytes of which are already counted.
 
-        However large, the only request with a known key is accepted, and so is the only request without one.
+        If there is only one request with a known key, it is accepted regardless of its size. The same applies to a
+        single request without a known key.
 
         Raises:
-            OverloadedError: All requests together would exceed the bound, or the sender's requests would exceed its
-                share.
+            OverloadedError: All requests together would exceed the bound, or the sender's requests would exceed the
+                sender's share.
         """
         bound = self._limits().receiving_mb * _MEGABYTE
         left = bound - self.num_bytes
@@ -74,7 +75,7 @@ class ReceivedBytes:
             raise OverloadedError(_RETRY_S)
 
     def count(self, num_bytes: int, sender: str, *, is_known: bool) -> None:
-        """Count bytes of a request. A negative number undoes an earlier count."""
+        """Add bytes of a request to the counts. A negative number undoes an earlier count."""
         self.num_bytes += num_bytes
         if not is_known:
             self.num_unknown_bytes += num_bytes
@@ -84,10 +85,10 @@ class ReceivedBytes:
 
 
 class ReceivedRequest:
-    """The counted bytes of a request: the bytes that have arrived, or the length that its client has announced.
+    """Counts the bytes of a request: those that have arrived or, if it is larger, the length announced by the client.
 
     Attributes:
-        sender: The sender of the request, if it is known.
+        sender: Identifies the sender of the request.
     """
 
     def __init__(self, received: ReceivedBytes, sender: str, *, is_known: bool) -> None:
@@ -95,10 +96,10 @@ class ReceivedRequest:
         self._size = self._announced = self._counted = 0
 
     def announce(self, num_bytes: int) -> None:
-        """Count the bytes that a client says it will send, so that a request is refused either at its start or never.
+        """Count the bytes that a client has announced, so that a request is refused at its start if at all.
 
         Raises:
-            OverloadedError: There is no room for them.
+            OverloadedError: There is no room for these bytes.
         """
         self._announced = num_bytes
         self.add(0)
@@ -113,7 +114,7 @@ class ReceivedRequest:
             self._counted += new
 
     def identify(self, sender: str) -> None:
-        """Record that the key of the request, and thereby its sender, is known now."""
+        """Record the sender of the request after its key has been checked."""
         self._received.count(-self._counted, self.sender, is_known=self._is_known)
         self.sender, self._is_known = sender, True
         self._received.count(self._counted, self.sender, is_known=True)
@@ -125,10 +126,10 @@ class ReceivedRequest:
 
 
 @lru_cache(maxsize=1024)
-def sender_at(address: str | None) -> str:
-    """Return the sender of requests from an address, for IPv6 from its network.
+def sender_id(address: str | None) -> str:
+    """Return the identifier of the sender at an address: the address itself or, for IPv6, its network.
 
-    None means the peer of a Unix socket.
+    An address of None means the peer of a Unix socket.
     """
     try:
         parsed = ipaddress.ip_address(address or "")

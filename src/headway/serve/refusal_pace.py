@@ -1,8 +1,9 @@
-"""Delay the refusals of senders that are refused again and again.
+"""Delay the replies to senders whose requests are refused repeatedly.
 
-A client that immediately repeats a refused request costs time of the event loop, which all clients share. What it is
-refused with is therefore sent late once it has been refused often: clients that wait for their replies then send less.
-No request that is answered waits. Without keys, refusals are never delayed, because senders cannot be distinguished.
+A client that immediately repeats a refused request takes up time of the event loop, which all clients share. After many
+refusals, replies to this client are therefore delayed: clients that wait for their replies then send fewer requests.
+Requests that are not refused are never delayed. Without keys, refusals are not delayed either, because senders cannot
+be distinguished.
 """
 
 from __future__ import annotations
@@ -10,17 +11,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-_PER_SECOND = 50.0  # refusals of a sender that are sent at once, on average
-_BURST = 100  # refusals that are sent at once after two quiet seconds
-_LONGEST_S = 2.0
+_PER_SECOND = 50.0  # average rate of refusals per sender that are not delayed
+_BURST = 100  # number of refusals that are not delayed after two seconds without refusals
+_LONGEST_S = 2.0  # maximum delay
 _MAX_SENDERS = 10_000
 
 
-class RefusalPace:
-    """Decides how long to delay refusals.
+class RefusalThrottle:
+    """Computes how long to delay refusals.
 
     Args:
-        clock: A monotonic clock in seconds.
+        clock: Returns the time of a monotonic clock, in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -28,7 +29,7 @@ class RefusalPace:
         self._next: dict[str, float] = {}  # when the next refusal of each sender is due
 
     def delay(self, sender: str) -> float:
-        """Count a refusal, and return its delay in seconds."""
+        """Count a refusal of a sender's request, and return its delay in seconds."""
         now = self._clock()
         due = max(self._next.get(sender, 0.0), now - _BURST / _PER_SECOND)
         if len(self._next) >= _MAX_SENDERS and sender not in self._next:

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the service, and one line of the log for each request."""
+"""Prometheus metrics of the service, and a log line for each request."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from headway.serve.service import Service
 
 _log = logging.getLogger("headway.serve")
 _anonymous_log = logging.getLogger(ANONYMOUS_LOG)
-_MAX_PATH = 200  # characters of a path in the log
-_REPORT_DELAY_S = 0.002  # delay after the end of a request
+_MAX_PATH = 200  # maximum number of characters of a path in the log
+_REPORT_DELAY_S = 0.002  # delay between the end of a request and its report
 _MEASURE_S = 10.0  # time between two measurements of the workers' memory
 
 
@@ -32,15 +32,16 @@ class EndedRequest:
     """A request that has ended.
 
     Attributes:
-        request_id: The id, which the reply has in a header.
-        method: The HTTP method.
-        path: The path.
-        api: The API that has answered.
-        status: The status of the reply, or 0 if there was none.
-        seconds: The time to the end of the reply.
-        first_seconds: The time to the beginning of the reply, or for a stream to its first token. None if there was no
+        request_id: Id of the request, which is also in a header of the reply.
+        method: HTTP method.
+        path: Path of the URL.
+        api: Name of the API that the request was meant for.
+        status: HTTP status of the reply, or 0 if there was none.
+        seconds: Time to the end of the reply.
+        first_seconds: Time to the beginning of the reply or, for a stream, to its first token. None if there was no
             reply.
-        is_anonymous: Whether anyone can send such requests at will: it has no key, and was refused or needs none.
+        is_anonymous: Whether the request has no valid key, and was refused or needs no key, so that anyone can send
+            such requests.
     """
 
     request_id: str
@@ -53,7 +54,7 @@ class EndedRequest:
     is_anonymous: bool
 
     def log_line(self) -> str:
-        """Return the line of the log, without the secret and the name of a file that was downloaded."""
+        """Return the log line of the request. Secrets and names of downloaded files are omitted."""
         before, marker, _ = self.path.partition(DOWNLOAD_PATH)
         path = f"{before}{marker}..." if marker else self.path
         if len(path) > _MAX_PATH:
@@ -65,7 +66,7 @@ class EndedRequest:
 
 
 class _ServiceCounters(Collector):
-    """Counters of the models and of the cache. They start at 0 again when the models are reloaded."""
+    """Counters for the models and the cache, which are reset when the models are reloaded."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -75,28 +76,28 @@ class _ServiceCounters(Collector):
         pool, cache = self._service.pool, self._service.cache
         for name, text, value in (
             ("headway_worker_restarts", "Workers that were replaced.", pool.restarts),
-            ("headway_model_loads", "Loads of models on demand.", pool.loads),
-            ("headway_model_loads_failed", "Loads that failed.", pool.failed_loads),
-            ("headway_model_load_seconds", "Time spent on loading models on demand.", pool.load_seconds),
-            ("headway_model_unloads", "Models that were unloaded.", pool.unloads),
+            ("headway_model_loads", "Models that were loaded on demand.", pool.num_loads),
+            ("headway_model_loads_failed", "Models that could not be loaded on demand.", pool.num_failed_loads),
+            ("headway_model_load_seconds", "Time spent loading models on demand.", pool.load_seconds),
+            ("headway_model_unloads", "Models that were unloaded.", pool.num_unloads),
             ("headway_cache_hits", "Translations served from the cache.", cache.num_hits),
         ):
             yield CounterMetricFamily(name, text, value)
 
 
 class RequestReports:
-    """The metrics and the log of a service.
+    """The metrics and the request log of a service.
 
     Requests are counted and logged about 2 ms after they have ended, so that this work does not delay the client: the
-    kernel often wakes the client on the core of the process that has sent the reply, where it must wait until that
-    process is idle.
+    kernel often wakes a local client on the core of the process that has sent the reply, where the client must wait
+    until that process is idle.
     """
 
     def __init__(self, service: Service) -> None:
         self.open_requests = 0
         self.loop_watch = LoopWatch()
         self._service = service
-        self._ended: list[EndedRequest] = []  # neither counted nor logged yet
+        self._ended: list[EndedRequest] = []  # requests that have not been counted and logged yet
         self._private_bytes, self._measured = 0, -math.inf
         self._registry = prometheus_client.CollectorRegistry()
         label = ["api", "status"]
@@ -108,7 +109,7 @@ class RequestReports:
         )
         self._first_seconds = prometheus_client.Histogram(
             "headway_first_byte_seconds",
-            "Time from a request to the beginning of its reply; for a stream, to its first token.",
+            "Time from a request to the beginning of its reply or, for a stream, to its first token.",
             ["api"],
             registry=self._registry,
         )
@@ -117,15 +118,19 @@ class RequestReports:
             ("headway_open_requests", "Requests without a reply.", lambda: self.open_requests),
             (
                 "headway_queue_tokens",
-                "Estimated tokens of accepted work that is not done yet.",
-                lambda: admission.tokens,
+                "Estimated tokens of unfinished work in the queue.",
+                lambda: admission.unfinished_tokens,
             ),
-            ("headway_queue_seconds", "Estimated time for this work.", lambda: admission.seconds),
-            ("headway_tokens_per_second", "Estimated speed.", lambda: admission.rate),
+            (
+                "headway_queue_seconds",
+                "Estimated time for unfinished work in the queue.",
+                lambda: admission.estimated_seconds,
+            ),
+            ("headway_tokens_per_second", "Estimated speed at full load.", lambda: admission.tokens_per_second),
             ("headway_workers_ready", "Workers that can take jobs.", lambda: service.pool.num_ready),
             (
                 "headway_batch_sequences",
-                "Sequences in batches.",
+                "Sequences in the workers' batches.",
                 lambda: sum(x.num_sequences for x in service.pool.states),
             ),
             ("headway_memory_bytes", "Memory that is not shared between workers.", lambda: self._private_bytes),
@@ -137,14 +142,14 @@ class RequestReports:
             (
                 "headway_loop_stop_seconds",
                 "Longest time that the event loop was blocked in the last one or two minutes.",
-                lambda: self.loop_watch.longest_s,
+                lambda: self.loop_watch.longest_block_s,
             ),
         ):
             prometheus_client.Gauge(name, text, registry=self._registry).set_function(value)
         self._registry.register(_ServiceCounters(service))
 
     def add(self, request: EndedRequest) -> None:
-        """Count and log a request soon."""
+        """Schedule a request to be counted and logged."""
         if not self._ended:
             asyncio.get_running_loop().call_later(_REPORT_DELAY_S, self.flush)
         self._ended.append(request)
@@ -160,9 +165,9 @@ class RequestReports:
             (_anonymous_log if request.is_anonymous else _log).info(request.log_line())
 
     async def metrics(self) -> bytes:
-        """Return all metrics, in the text format of Prometheus.
+        """Return all metrics in the Prometheus text format.
 
-        The workers' memory is measured at most every 10 seconds, because that is slow.
+        The workers' memory is measured at most every 10 seconds, because measuring it is slow.
         """
         now = time.monotonic()
         if now >= self._measured + _MEASURE_S:

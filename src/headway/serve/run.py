@@ -1,4 +1,4 @@
-"""Run the service in this process, until a signal ends it."""
+"""Run the service in this process until a signal ends it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import uvicorn
 from headway.contention import num_cores
 from headway.errors import HeadwayError, OutputError
 from headway.serve.config import ServeConfig
-from headway.serve.hub_models import is_missing
+from headway.serve.hub_models import needs_conversion
 from headway.serve.listeners import BACKLOG, ServerSocket, open_sockets
 from headway.serve.log_handler import LoopLogHandler
 from headway.serve.log_limit import limit_log_lines
@@ -35,29 +35,30 @@ if TYPE_CHECKING:
 _log = logging.getLogger("headway.serve")
 _DRAIN_CHECK_S = 0.02
 _ACCEPTED_AT_ONCE = 64  # maximum number of connections to accept per iteration of the event loop
-_OTHER_FILES = 200  # number of files to keep open besides connections
+_OTHER_FILES = 200  # number of file descriptors to allow in addition to connections
 _GC_THRESHOLD = 50_000
-_WATCH_S = 1.0  # how often to check whether the configuration file has changed
-_SAVE_S = 5.0  # how often to save character counts; a killed service loses the counts since the last save
+_WATCH_S = 1.0  # time between two checks of the configuration file for changes
+_SAVE_S = 5.0  # time between two saves of character counts; a killed service loses the counts since the last save
 
 
 def run(config: ServeConfig, path: Path | None, reread: Callable[[], ServeConfig]) -> None:
     """Serve until SIGTERM or SIGINT.
 
-    After the first signal, accepted requests are still answered; a second signal ends the service immediately.
+    After the first signal, requests that were already accepted are still answered. A second signal ends the service
+    immediately.
 
-    SIGHUP loads the models again, as the configuration names them then. Keys and limits for single requests take effect
-    as soon as the file changes. The number of workers, the address and the queue's limits do not change. Models that
-    are loaded on demand are cold after it.
+    SIGHUP reloads the models that the configuration then specifies; models with ``load = "demand"`` are unloaded. Keys
+    and limits on single requests take effect as soon as the file changes. The number of workers, the addresses and the
+    limits on the queue do not change.
 
     Args:
         config: The configuration.
-        path: Path of the configuration file.
-        reread: Returns the current configuration.
+        path: Path of the configuration file, or None.
+        reread: Reads the configuration again.
 
     Raises:
         HeadwayError: A model cannot be loaded, or the process that loads the models has ended unexpectedly.
-        ConfigError: The address cannot be used.
+        ConfigError: The service cannot listen on an address.
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[LoopLogHandler()])
     limit_log_lines()
@@ -71,11 +72,11 @@ async def _run(
     workers = config.workers or num_cores()
     reloader = _Reloader(workers, path, reread)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.request)
-    pool = ModelPool.of_config(config, workers)
-    await pool.launch()
-    # These imports take about as long as loading a model, which another process does meanwhile.
+    pool = ModelPool.from_config(config, workers)
+    await pool.start_loading()
+    # These imports take about as long as loading a model, which another process does at the same time.
     from headway.hardware import move_to_huge_pages
-    from headway.serve.api_table import error_for_url
+    from headway.serve.api_table import error_reply_for_url
     from headway.serve.app import make_app
     from headway.serve.documents import ServedDocuments
     from headway.serve.http_connection import BoundedHttpConnection
@@ -91,11 +92,11 @@ async def _run(
         BoundedHttpConnection,
         limits=lambda: service.config.limits,
         received=service.received,
-        error=error_for_url,
+        error=error_reply_for_url,
     )
     settings = uvicorn.Config(
         make_app(service, documents),
-        http=connection,  # type: ignore[arg-type]  # uvicorn calls it as it would call the class
+        http=connection,  # type: ignore[arg-type]  # uvicorn calls it like a class
         ws="none",
         log_config=None,
         access_log=False,
@@ -104,7 +105,7 @@ async def _run(
         backlog=_ACCEPTED_AT_ONCE,
     )
     _raise_file_limit(config.limits.connections)
-    # Large requests make many objects, among which the garbage collector would search again and again.
+    # Large requests create many objects, which the garbage collector would traverse again and again.
     gc.collect()
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)
@@ -125,7 +126,7 @@ async def _run(
 
 
 async def save_regularly(usage: Usage) -> None:
-    """Write the counted characters every few seconds."""
+    """Save the character counts every few seconds."""
     while True:
         await asyncio.sleep(_SAVE_S)
         try:
@@ -135,7 +136,7 @@ async def save_regularly(usage: Usage) -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, which answers new requests with 503 while it ends."""
+    """A uvicorn server that answers accepted requests before it shuts down."""
 
     def __init__(self, config: uvicorn.Config, service: Service, documents: ServedDocuments, usage: Usage) -> None:
         super().__init__(config)
@@ -143,13 +144,13 @@ class _Server(uvicorn.Server):
         self._draining: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept connections. Many more may wait than asyncio accepts in one iteration."""
+        """Start accepting connections. More connections may wait than asyncio accepts per iteration."""
         await super().startup(sockets)
         for opened in sockets or ():
             opened.listen(BACKLOG)
 
     def handle_exit(self, sig: int, frame: object) -> None:
-        """Begin to end the service; the second time, end it immediately."""
+        """Start shutting down, or exit immediately if the service is already shutting down."""
         if self._service.is_draining:
             for pid in self._service.pool.pids:
                 with contextlib.suppress(ProcessLookupError):
@@ -157,7 +158,7 @@ class _Server(uvicorn.Server):
             with contextlib.suppress(OutputError, OSError):
                 self._documents.delete_files()
                 self._usage.save()
-            logging.shutdown()  # writes the lines that wait for the event loop
+            logging.shutdown()  # writes the buffered log lines
             os._exit(1)
         self._service.is_draining = True
         asyncio.get_running_loop().call_soon_threadsafe(self._drain)
@@ -172,9 +173,9 @@ class _Server(uvicorn.Server):
 
 
 class _Reloader:
-    """Replaces the models at SIGHUP, and the keys when the file of the configuration changes.
+    """Reloads the models on SIGHUP, and the keys and limits when the configuration file changes.
 
-    Signals that arrive while the service starts or loads models are not lost: the models are loaded once more then.
+    Signals that arrive while the service starts or loads models are not lost: the models are reloaded afterwards.
     """
 
     def __init__(self, workers: int, path: Path | None, reread: Callable[[], ServeConfig]) -> None:
@@ -183,30 +184,30 @@ class _Reloader:
         self._ending: set[asyncio.Task[None]] = set()
 
     def request(self) -> None:
-        """Load the models again, after the current load if there is one."""
+        """Request that the models are reloaded, after the current reload if there is one."""
         self._requested.set()
 
     async def serve_requests(self, service: Service) -> None:
-        """Load the models whenever this is requested."""
+        """Reload the models whenever this is requested."""
         while True:
             await self._requested.wait()
-            self._requested.clear()  # before the configuration is read, so that a later change of it is not missed
+            self._requested.clear()  # before reading the configuration, so that a later change is not missed
             await self._load(service)
 
     async def _load(self, service: Service) -> None:
-        """Load the models, and use them when they are ready. If loading fails, the service keeps the old models."""
-        _log.info("loading the models again")
+        """Load the models, and switch to them when they are ready. If loading fails, the service keeps the old ones."""
+        _log.info("reloading the models")
         try:
             config = self._reread()
-            if any(is_missing(model.path) for model in config.models):
-                await asyncio.to_thread(config.specs)  # fetches new models of the Hub; requests do not wait
-            pool = ModelPool.of_config(config, self._workers)
+            if any(needs_conversion(model.path) for model in config.models):
+                await asyncio.to_thread(config.specs)  # downloads new models from the Hub; requests do not wait
+            pool = ModelPool.from_config(config, self._workers)
             await pool.start()
         except HeadwayError as error:
-            _log.error("the models are unchanged: %s", error)
+            _log.error("the models were not reloaded: %s", error)
             return
         except Exception:  # a bug must not prevent the handling of later signals
-            _log.exception("the models stay as they are")
+            _log.exception("the models were not reloaded")
             return
         old = service.pool
         service.replace_models(config, pool)
@@ -216,7 +217,7 @@ class _Reloader:
         ending.add_done_callback(self._ending.discard)
 
     async def watch(self, service: Service) -> None:
-        """Apply the file's keys and limits whenever the file changes, also while the service was starting."""
+        """Apply the keys and limits in the file whenever it changes, including changes during startup."""
         read_ns = 0
         while True:
             await asyncio.sleep(_WATCH_S)
@@ -227,23 +228,23 @@ class _Reloader:
             try:
                 changed = self._reread()
             except HeadwayError as error:
-                _log.error("the keys are unchanged: %s", error)
+                _log.error("the keys and limits were not reloaded: %s", error)
                 continue
             config = service.config
             if (changed.keys, changed.limits, changed.models) == (config.keys, config.limits, config.models):
                 continue
             service.config = config.model_copy(update={"keys": changed.keys, "limits": changed.limits})
-            _log.info("the keys and limits have changed; SIGHUP loads the models again")
+            _log.info("the keys and limits were reloaded; send SIGHUP to reload the models")
 
     def _file_time(self) -> int:
         try:
             return 0 if self._path is None else self._path.stat().st_mtime_ns
-        except OSError:  # being replaced
+        except OSError:  # the file is being replaced
             return 0
 
 
 def _raise_file_limit(connections: int) -> None:
-    """Allow as many open files as the connections need, as far as the operating system lets this process."""
+    """Raise this process's limit on open files to what the connections need, or to the system's maximum if lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + _OTHER_FILES
     if resource.RLIM_INFINITY != soft < wanted:

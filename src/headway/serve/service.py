@@ -1,4 +1,4 @@
-"""The service behind all APIs. It applies keys, limits and languages, and does not depend on HTTP."""
+"""The service behind all APIs, independent of HTTP. It enforces keys and limits, chooses models, and calls workers."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ from headway.serve.languages import DetectedLanguage, detect_language, find_lang
 from headway.serve.model_info import ModelInfo, PivotModels
 from headway.serve.received_bytes import ReceivedBytes
 from headway.serve.translation_json import to_json
-from headway.serve.turns import Turns
+from headway.serve.turns import FairSemaphore
 from headway.serve.usage import Usage
-from headway.serve.workers.fleet import MAX_JOBS, Fleet
+from headway.serve.workers.fleet import MAX_JOBS_PER_WORKER, Fleet
 from headway.serve.workers.messages import Job, ModelFunction
 from headway.serve.workers.model_pool import ModelPool
 from headway.text.languages import base_language
@@ -60,17 +60,17 @@ _MODEL_TITLES: dict[Capability, str] = {
     "fills": "masked language model",
 }
 T = TypeVar("T")
-_GROUPS_PER_WORKER = 2  # number of text groups of bulk jobs per worker
-_FIRST_RATE = 1000.0  # estimated tokens per second of a worker, about that of the paper's base model in int8
+_GROUPS_PER_WORKER = 2  # number of groups of bulk texts per worker
+_FIRST_RATE = 1000.0  # initial estimate of tokens/s per worker, about the speed of the paper's base model in int8
 _DETECTED_CHARACTERS = 10_000  # number of characters of each text that are used to detect its language
 _BATCH_TOKENS = 1536  # estimated tokens that fit into a worker's batch: 32 long sentences with four hypotheses each
 
 used_pivots: ContextVar[list[str]] = ContextVar("used_pivots")
-"""The languages through which the texts of the present request are translated, for a header of the reply."""
+"""The pivot languages of the current request's translations, for a header of the reply."""
 
 
 class Service:
-    """The models of a configuration, behind a bounded queue."""
+    """Serves the models of a configuration to many clients, behind a bounded queue."""
 
     def __init__(
         self, config: ServeConfig, pool: ModelPool, workers: int, glossaries: GlossaryStore, usage: Usage
@@ -82,7 +82,7 @@ class Service:
         self.received = ReceivedBytes(lambda: self.config.limits)
         limits = config.limits
         self.admission = Admission(
-            slots=workers * MAX_JOBS,
+            slots=workers * MAX_JOBS_PER_WORKER,
             max_tokens=limits.queue_tokens,
             max_seconds=limits.queue_seconds,
             leaves_room=len(config.keys) > 1,
@@ -91,13 +91,13 @@ class Service:
         )
         self.jobs = BulkJobs(self.admission, workers * _GROUPS_PER_WORKER)
         self.is_draining = False
-        self._preparing = Counter[GlossaryDigest]()  # unfinished calls that count the preparation of a glossary
-        self._detecting = Turns(1)  # one thread, so that the event loop is hardly delayed
-        self._reading = Turns(1)  # one thread for replies with all entries of a glossary, for the same reason
+        self._preparing = Counter[GlossaryDigest]()  # unfinished calls whose cost includes preparing a glossary
+        # Only one thread detects languages, and one reads whole glossaries, so that they hardly delay the event loop.
+        self._detecting, self._reading = FairSemaphore(1), FairSemaphore(1)
         self.replace_models(config, pool)
 
     def replace_models(self, config: ServeConfig, pool: ModelPool) -> None:
-        """Serve the models of ``pool`` from now on, with the keys and limits of ``config`` for single requests."""
+        """Serve the models in ``pool`` from now on, with the keys and the limits on single requests in ``config``."""
         self.config, self.pool = config, pool
         self.models = [
             _configured(pool.models[model_name(model_config)], model_config) for model_config in config.models
@@ -115,11 +115,11 @@ class Service:
         """Return the models with a capability."""
         return [model for model in self.models if model.capability == capability]
 
-    def model(self, name: str | None, *capabilities: Capability) -> ModelInfo:
-        """Return the model ``name`` if it has one of these capabilities, or the first model that has one.
+    def find_model(self, name: str | None, *capabilities: Capability) -> ModelInfo:
+        """Return the model ``name`` or, if it is None, the first model with one of these capabilities.
 
         Raises:
-            UnknownModelError: No such model exists.
+            UnknownModelError: No model has this name and one of these capabilities.
         """
         fitting = [model for model in self.models if model.capability in capabilities and name in (None, model.name)]
         if not fitting:
@@ -129,57 +129,57 @@ class Service:
 
     @property
     def unavailable_reason(self) -> str | None:
-        """The reason why the service accepts no requests now. None means that it accepts requests."""
+        """The reason why the service does not accept requests now, or None if it accepts them."""
         if self.is_draining:
-            return "the service is ending"
+            return "the service is shutting down"
         return None if self.pool.is_available else "no worker is ready"
 
     # Languages.
 
-    def direction(self, source: str, target: str, model: str | None = None, *, direct: bool = False) -> Direction:
+    def find_direction(self, source: str, target: str, model: str | None = None, *, direct: bool = False) -> Direction:
         """Return the model, or unless ``direct`` the two models, that translate from ``source`` to ``target``.
 
         Raises:
-            UnknownLanguageError: None do.
-            UnknownModelError: There is no translation model of this name.
+            UnknownLanguageError: No model translates this pair of languages.
+            UnknownModelError: No translation model has this name.
         """
-        named = None if model is None else self.model(model, "translates")
+        named = None if model is None else self.find_model(model, "translates")
         chosen = self.directions.find(source, target, named, direct=direct)
         pivots = used_pivots.get(None)
         if pivots is not None and chosen.pivot is not None and chosen.pivot not in pivots:
             pivots.append(chosen.pivot)
         return chosen
 
-    async def list_once(self, name: str, make: Callable[[], Any]) -> bytes:
-        """Return a list about the models as JSON: what ``make`` returned in a thread at the first call with this name.
+    async def cached_list(self, name: str, make: Callable[[], Any]) -> bytes:
+        """Return as JSON a list that depends on the models. Only the first call with ``name`` calls ``make``.
 
-        A model with 400 languages has 160,000 pairs of them.
+        The list is computed in a thread, because it may be long: a model with 400 languages has 160,000 pairs.
         """
-        lists = self._lists  # those of the current models, which may be replaced meanwhile
+        lists = self._lists  # the lists for the current models, which may be replaced meanwhile
         if name not in lists:
             lists[name] = asyncio.ensure_future(asyncio.to_thread(lambda: to_json(make())))
         try:
-            return await asyncio.shield(lists[name])  # others may wait for it when this request is canceled
+            return await asyncio.shield(lists[name])  # if this request is canceled, others may still wait for the list
         except Exception:
             lists.pop(name, None)  # the next request tries again
             raise
 
     async def detect(self, client: Client, texts: Sequence[str], *, is_counted: bool = False) -> list[DetectedLanguage]:
-        """Return the language of each text. A language that no model translates from must be clearly more probable.
+        """Detect the language of each text from its first 10,000 characters.
 
-        Of each text, the first 10,000 characters are read, and count for the quota, unless the text ``is_counted``
-        as one that is translated.
+        A language that no model translates from is returned only if it is clearly more probable. The characters count
+        for the quota, unless ``is_counted``, which means that the texts are also translated and counted then.
 
         Raises:
             OverloadedError: The queue is full.
-            QuotaExceededError: The client's characters are used up.
+            QuotaExceededError: The client's quota would be exceeded.
             TimedOutError: The time limit has passed.
             TooLargeError: There are too many texts or characters.
         """
         self.sizes.check_texts(texts)
         if is_counted:
             return await self._detect(client, texts)
-        characters = cost_of_detection(_beginnings(texts)).characters
+        characters = cost_of_detection(_beginnings(texts)).num_characters
         self.clients.check_quota(client, characters)
         self.clients.count_characters(client, characters)
         try:
@@ -191,9 +191,9 @@ class Service:
     async def _detect(
         self, client: Client, texts: Sequence[str], markup: MarkupOptions | None = None
     ) -> list[DetectedLanguage]:
-        """Detect the languages of texts in a thread, after waiting in the queue unless the client has done so.
+        """Detect the languages of texts in a thread, after waiting in the queue unless the client has already waited.
 
-        Only one thread detects at a time, and the clients take turns.
+        Only one thread detects languages at a time, and the clients take turns.
         """
         served, beginnings, is_over = self.source_languages, _beginnings(texts), threading.Event()
 
@@ -208,7 +208,7 @@ class Service:
 
         has_room = client.passed_limits is PassedLimits.CHECKED
         has_waited = client.passed_limits in (PassedLimits.ADMITTED, PassedLimits.BACKGROUND)
-        tokens = cost_of_detection(beginnings).tokens
+        tokens = cost_of_detection(beginnings).work_tokens
         place: AbstractAsyncContextManager[None] = (
             nullcontext()
             if has_waited
@@ -216,7 +216,7 @@ class Service:
         )
         try:
             async with asyncio.timeout(None if has_waited else self.config.limits.request_seconds):
-                async with place, self._detecting.take(client.name, 1):
+                async with place, self._detecting.slot(client.name, 1):
                     return await asyncio.to_thread(detect)
         except TimeoutError:
             raise TimedOutError from None
@@ -226,12 +226,15 @@ class Service:
     # Glossaries.
 
     async def read_glossary(self, client: Client, read: Callable[[], T]) -> T:
-        """Call a function that reads all entries of a glossary, in a thread. Clients take turns."""
-        async with self._reading.take(client.name, 1):
+        """Call a function that reads all entries of a glossary in a thread. The clients take turns."""
+        async with self._reading.slot(client.name, 1):
             return await asyncio.to_thread(read)
 
     async def _check_changed_dictionaries(self, owner: str, dictionaries: Sequence[Dictionary]) -> None:
-        """Check dictionaries with models for their languages. Raises the errors of :meth:`check_dictionaries`."""
+        """Check dictionaries with models for their languages.
+
+        Raises :class:`UnknownLanguageError`, and the same exceptions as :meth:`check_dictionaries`.
+        """
         await self.check_dictionaries(
             owner, [(dictionary, self._model_for_dictionary(dictionary)) for dictionary in dictionaries]
         )
@@ -239,10 +242,10 @@ class Service:
     async def check_dictionaries(
         self, owner: str, dictionaries: Sequence[tuple[Dictionary, ModelInfo | PivotModels]]
     ) -> None:
-        """Check for each dictionary whether its model can apply it, all within the time limit of a request.
+        """Check that each dictionary can be applied by its model, all within the time limit of a request.
 
         Raises:
-            HeadwayError: An entry is malformed, contradicts another one, or cannot be produced by the model.
+            HeadwayError: An entry is malformed, contradicts another entry, or cannot be generated by the model.
             TimedOutError: The time limit has passed.
         """
         try:
@@ -252,7 +255,7 @@ class Service:
                     cost = cost_of_glossary(dictionary.lines)
                     async with (
                         self.pool.using(*_names(model)) as fleet,
-                        self.admission.enter(cost.tokens, owner, 0),
+                        self.admission.enter(cost.work_tokens, owner, 0),
                     ):
                         await fleet.call(Job(_called(model), "check_glossary", (), keywords, owner))
         except TimeoutError:
@@ -261,7 +264,7 @@ class Service:
     def _model_for_dictionary(self, dictionary: Dictionary) -> ModelInfo | PivotModels:
         for pair in self.pairs:
             if (base_language(pair.source), base_language(pair.target)) == (dictionary.source, dictionary.target):
-                return self.direction(pair.source, pair.target).model
+                return self.find_direction(pair.source, pair.target).model
         message = f"No model translates from {dictionary.source} into {dictionary.target}"
         raise UnknownLanguageError(message, "pair", dictionary.source, dictionary.target)
 
@@ -282,30 +285,41 @@ class Service:
         has_errors_of_texts: bool = False,
         **keywords: Any,
     ) -> tuple[list[Any], list[DetectedLanguage] | None]:
-        """Translate texts; see :meth:`headway.predict.Translator.translate_each`. A text that fails has its error.
+        """Translate texts; see :meth:`headway.predict.Translator.translate_each`.
 
-        ``entries`` are the entries of the glossary if the request contains them. ``function``, which is called with
-        ``keywords``, may return the translations in another form. A text that is not translated is a
-        :class:`Translation` in any case.
+        If ``source`` is "auto", the language of each text is detected. A text that is already in the target language is
+        returned unchanged, unless a model translates from this language into itself.
 
-        ``has_errors_of_texts`` means that a text in a detected language that no model translates gets its own error.
-        Otherwise, all texts are refused.
+        Args:
+            client: The client that sends the request.
+            texts: Texts to translate.
+            source: Source language, or "auto".
+            target: Target language.
+            model: Name of the model to use. None means the first model for the languages.
+            glossary: Glossary to apply.
+            options: Translation options.
+            entries: Entries of the glossary if the request contains them.
+            function: Method or function to call with ``keywords``. It may return the translations in another form; a
+                text that is returned unchanged is always a :class:`Translation`.
+            has_errors_of_texts: Whether a text in a detected language that no model translates gets its own error.
+                Otherwise, the whole request is refused.
+            keywords: Further arguments of ``function``.
 
-        If ``source`` is "auto", the language of each text is detected. The second result is these languages, otherwise
-        None. A text that is in the target language already is returned unchanged, unless a model rewrites it.
+        Returns:
+            The translation or the error of each text, and the detected languages or None.
 
         Raises:
             UnknownDictionaryError: The glossary has no dictionary for the languages.
             OverloadedError: The queue is full.
-            QuotaExceededError: The client's characters are used up.
+            QuotaExceededError: The client's quota would be exceeded.
             TooLargeError: There are too many texts or characters.
             UnknownLanguageError: No model translates this pair of languages.
-            UnknownModelError: There is no translation model of this name.
+            UnknownModelError: No translation model has this name.
             TimedOutError: The time limit has passed.
-            UnavailableError: No worker could do it.
+            UnavailableError: No worker is available.
         """
         if client.passed_limits is not PassedLimits.BACKGROUND:
-            self.sizes.check_number(texts)
+            self.sizes.check_num_texts(texts)
         plain = [text if isinstance(text, str) else text.text for text in texts]
         has_glossary = glossary is not None
         cost = cost_of_translation(texts, options, entries=entries, has_glossary=has_glossary)
@@ -320,11 +334,11 @@ class Service:
         codes = [source] * len(texts) if detected is None else [language.code for language in detected]
         cache = self.cache  # the cache of the current models, which may be replaced meanwhile
         results: dict[int, Any] = {}
-        directions: list[tuple[Direction, list[int]]] = []  # all, before the first text is translated and counted
+        directions: list[tuple[Direction, list[int]]] = []  # determined before the first text is translated and counted
         for code in dict.fromkeys(codes):
             numbers = [number for number, language in enumerate(codes) if language == code]
             try:
-                directions.append((self.direction(code, target, model), numbers))
+                directions.append((self.find_direction(code, target, model), numbers))
             except UnknownLanguageError as error:
                 if base_language(target) == base_language(code) and find_language(code, self.languages) is not None:
                     results |= {number: _unchanged(plain[number]) for number in numbers}
@@ -340,9 +354,15 @@ class Service:
             if glossary is not None:
                 dictionary = glossary.dictionary(direction.source, direction.target)
                 arguments["glossary"] = dictionary.glossary_lines
-            shared = direction.model, direction.arguments, [step.cache_key() for step in steps], arguments, function
+            shared = (
+                direction.model,
+                direction.language_arguments,
+                [step.cache_key() for step in steps],
+                arguments,
+                function,
+            )
             cache_keys = cache.keys([texts[number] for number in numbers], *shared)
-            arguments["options"] = options.model_copy(update=direction.arguments)
+            arguments["options"] = options.model_copy(update=direction.language_arguments)
             keys = dict(zip(numbers, cache_keys, strict=True))
             results |= {number: cache.get(key) for number, key in keys.items()}
             if missing := [number for number in numbers if results[number] is None]:
@@ -365,19 +385,19 @@ class Service:
         entries: Sequence[Sequence[str]] = (),
         has_glossary: bool = False,
     ) -> Cost:
-        """Return the cost of :meth:`translate` with the pair of languages, and the model, that costs most.
+        """Return the cost of :meth:`translate` for the most expensive of several pairs of languages.
 
-        If a source language is to be detected, any model that can have a part in the translation counts. Languages and
-        models that the service does not have cost nothing more: translating them is refused.
+        If a source language is to be detected, every model that can take part in the translation is considered.
+        Unsupported languages and unknown models are ignored, because translating with them is refused.
 
         Raises:
-            ConfigError: A search setting of the model for a pair does not fit the options.
+            ConfigError: The options are not compatible with the search settings of the model for a pair.
         """
         models: set[ModelInfo | PivotModels] = set()
         for source, target in languages:
             if source != "auto":
                 with suppress(UnknownLanguageError, UnknownModelError):
-                    named = None if model is None else self.model(model, "translates")
+                    named = None if model is None else self.find_model(model, "translates")
                     models.add(self.directions.find(source, target, named).model)
         steps = {step.cache_key(): step for translating in models for step in self._steps(translating, options)}
         detected_targets = {target for source, target in languages if source == "auto"}
@@ -390,15 +410,17 @@ class Service:
         return _largest_cost([*steps.values()] or [options], texts, entries, has_glossary=has_glossary)
 
     def _steps(self, model: ModelInfo | PivotModels, options: TranslateOptions) -> list[TranslateOptions]:
-        """Return the options of a translation with the search settings of the model; of the last step, then the first.
+        """Return the options of a translation, completed with the model's search settings.
+
+        With two models, the options of the second model come first.
 
         Raises:
-            ConfigError: A search setting does not fit the options.
+            ConfigError: The options are not compatible with a search setting.
         """
         if isinstance(model, ModelInfo):
             return [options.with_defaults(model.search)]
-        first, second = (self.model(name, "translates").search for name in (model.first, model.second))
-        pivots = pivot_search_options(options.decoding, first, model.candidates)
+        first, second = (self.find_model(name, "translates").search for name in (model.first, model.second))
+        pivots = pivot_search_options(options.decoding, first, model.num_candidates)
         return [options.with_defaults(second), options.model_copy(update={"decoding": pivots})]
 
     async def call(
@@ -411,13 +433,13 @@ class Service:
         cost: Cost | None = None,
         **keywords: Any,
     ) -> Any:
-        """Call a method of a model, or a function with the model, for work of the size of ``texts``.
+        """Call a method of a model, or a function with the model, in a worker.
 
-        ``cost`` is the cost, if it differs from that of ``texts``. Raises the errors of :meth:`translate`.
+        ``cost`` defaults to the cost of ``texts``. Raises the same exceptions as :meth:`translate`.
         """
         if cost is None:
             if client.passed_limits is not PassedLimits.BACKGROUND:
-                self.sizes.check_number(texts)
+                self.sizes.check_num_texts(texts)
             cost = cost_of_texts(texts)
         return await self._call(client, model, function, cost, *arguments, **keywords)
 
@@ -443,7 +465,7 @@ class Service:
         cost: Cost | None = None,
         **keywords: Any,
     ) -> AsyncGenerator[Any]:
-        """Like :meth:`call`, for a method that returns a stream. Yield its parts and then its result, in one task."""
+        """Call a method that returns a stream. Yield the parts of its result, and then the result; see :meth:`call`."""
         async with (
             self._admitted(client, model, cost_of_texts(texts) if cost is None else cost) as fleet,
             aclosing(
@@ -454,35 +476,35 @@ class Service:
                 yield part
 
     @asynccontextmanager
-    async def admitted(self, client: Client, model: ModelInfo, cost: Cost) -> AsyncIterator[Client]:
-        """Check all limits and wait in the queue once for a request that makes several calls, one after another.
+    async def admit(self, client: Client, model: ModelInfo, cost: Cost) -> AsyncIterator[Client]:
+        """Check all limits and wait in the queue once, for a request that makes several calls one after another.
 
-        Yields the client for these calls. Raises the errors of :meth:`translate`.
+        Yields the client for these calls. Raises the same exceptions as :meth:`translate`.
         """
         async with self._admitted(client, model, cost):
             yield dataclasses.replace(client, passed_limits=PassedLimits.ADMITTED)
 
     def checked_client(self, client: Client, cost: Cost) -> Client:
-        """Return the client for the calls of a request that makes several at a time.
+        """Return the client for the calls of a request that makes several calls at a time.
 
         Each call waits for its own slot and is counted, but is not refused because of the other calls.
 
         Raises:
-            OverloadedError: The queue has no room for all texts together.
-            QuotaExceededError: The client's characters are used up.
+            OverloadedError: The queue does not have room for all texts together.
+            QuotaExceededError: The client's quota would be exceeded.
             TooLargeError: There are too many texts or characters.
         """
         self.sizes.check_cost(cost)
-        self.clients.check_quota(client, cost.characters)
-        self.admission.check_capacity(cost.tokens, client.name, client.priority)
+        self.clients.check_quota(client, cost.num_characters)
+        self.admission.check_capacity(cost.work_tokens, client.name, client.priority)
         return dataclasses.replace(client, passed_limits=PassedLimits.CHECKED)
 
-    def reserved(self, client: Client, cost: Cost) -> AbstractContextManager[Callable[[int], None]]:
-        """Keep room in the queue for the calls of a :meth:`checked_client` that begin later.
+    def reserve(self, client: Client, cost: Cost) -> AbstractContextManager[Callable[[int], None]]:
+        """Reserve room in the queue for the calls of a :meth:`checked_client` that begin later.
 
         See :meth:`Admission.reserve <headway.serve.admission.Admission.reserve>`.
         """
-        return self.admission.reserve(cost.tokens, client.name, client.priority)
+        return self.admission.reserve(cost.work_tokens, client.name, client.priority)
 
     def add_job(
         self,
@@ -493,38 +515,41 @@ class Service:
         characters: int | None = None,
         cost: Cost | None = None,
     ) -> BulkJob:
-        """Add a job for bulk texts. All its characters are counted now.
+        """Add a job for bulk texts, and count all its characters now.
 
         Args:
-            client: Who sends it.
-            texts: The texts.
-            work: The operation on the texts. It calls this service for ``client.for_background_job()``.
-            characters: The number of characters that are counted. None means all of the texts.
-            cost: The cost of the whole job. None means that of its texts.
+            client: The client that sends the job.
+            texts: Texts to process.
+            work: The operation on the texts. It must call this service with ``client.for_background_job()``.
+            characters: Number of characters to count. None means all characters of the texts.
+            cost: Cost of the whole job. None means the cost of its texts.
 
         Raises:
             JobsFullError: The client has too many jobs, or they are too large.
-            QuotaExceededError: The client's characters are used up.
+            QuotaExceededError: The client's quota would be exceeded.
             TooLargeError: There are too many texts or characters.
         """
         characters = sum(map(len, texts)) if characters is None else characters
         self.sizes.check_job(texts, characters)
         self.clients.check_quota(client, characters)
-        usual = cost_of_texts(texts).tokens
-        scale = 1.0 if cost is None else max(1.0, cost.tokens / max(1, usual))
+        usual = cost_of_texts(texts).work_tokens
+        scale = 1.0 if cost is None else max(1.0, cost.work_tokens / max(1, usual))
         job = self.jobs.add(client.name, texts, work, self.config.limits, scale)
         self.clients.count_characters(client, characters)
         return job
 
     @contextmanager
     def _preparation(self, fleet: Fleet, glossary: GlossaryLines | None) -> Iterator[int]:
-        """Yield the estimated tokens of preparing a glossary, which one call counts for each worker that lacks it."""
-        if glossary is None or self._preparing[glossary.digest] >= fleet.num_lacking(glossary.digest):
+        """Yield the estimated cost of preparing a glossary, in tokens, or 0.
+
+        The cost is added to one call for each worker that does not have the glossary yet.
+        """
+        if glossary is None or self._preparing[glossary.digest] >= fleet.num_workers_without_glossary(glossary.digest):
             yield 0
             return
         self._preparing[glossary.digest] += 1
         try:
-            yield cost_of_glossary(glossary.text).tokens
+            yield cost_of_glossary(glossary.text).work_tokens
         finally:
             self._preparing[glossary.digest] -= 1
             if not self._preparing[glossary.digest]:
@@ -536,29 +561,29 @@ class Service:
     ) -> AsyncIterator[Fleet]:
         """Load the model, wait for a slot, count the characters, and enforce the time limit.
 
-        Yields the processes that do the work.
+        Yields the workers that do the work.
         """
-        tokens = cost.tokens
-        if isinstance(model, PivotModels):  # each text is translated once, and then each of its pivots
-            tokens *= 1 + model.candidates
+        tokens = cost.work_tokens
+        if isinstance(model, PivotModels):  # the text is translated once, then each of its pivot translations
+            tokens *= 1 + model.num_candidates
         is_background = client.passed_limits is PassedLimits.BACKGROUND
         if is_background or client.passed_limits is PassedLimits.ADMITTED:
             async with self.pool.using(*_names(model)) as fleet:
-                with self.admission.outside(tokens) if is_background else nullcontext():
+                with self.admission.bypass_queue(tokens) if is_background else nullcontext():
                     yield fleet
             return
         self.sizes.check_cost(cost)
-        characters = cost.characters
+        characters = cost.num_characters
         self.clients.check_quota(client, characters)
         request_seconds = self.config.limits.request_seconds
         has_entered, has_room = False, client.passed_limits is PassedLimits.CHECKED
-        # checked before the model is loaded, and again afterwards, because other requests may have arrived
+        # Check before the model is loaded, and again afterwards, because other requests may have arrived.
         if not has_room:
             self.admission.check_capacity(tokens, client.name, client.priority)
-        # Count now, so that waiting requests cannot exceed the quota together.
+        # Count the characters now, so that waiting requests together cannot exceed the quota.
         self.clients.count_characters(client, characters)
         try:
-            # Loading time must not count as time in the queue, so a request waits for its model first.
+            # Wait for the model first, because loading time must not count as time in the queue.
             async with self.pool.using(*_names(model)) as fleet:
                 with self._preparation(fleet, glossary) as preparation:
                     tokens += preparation
@@ -576,13 +601,13 @@ class Service:
 def _largest_cost(
     steps: Sequence[TranslateOptions], texts: Sequence[Any], entries: Sequence[Sequence[str]], *, has_glossary: bool
 ) -> Cost:
-    """Return the cost of the step of a translation that costs most."""
+    """Return the cost of the most expensive step of a translation."""
     costs = [cost_of_translation(texts, step, entries=entries, has_glossary=has_glossary) for step in steps]
-    return max(costs, key=lambda cost: cost.tokens)
+    return max(costs, key=lambda cost: cost.work_tokens)
 
 
 def open_stores(config: ServeConfig) -> tuple[GlossaryStore, Usage]:
-    """Return the stores of a service for which the configuration specifies files.
+    """Open the glossary store and the character counts, which may be kept in files.
 
     Raises:
         HeadwayError: A file or folder cannot be used.
@@ -600,7 +625,7 @@ def open_stores(config: ServeConfig) -> tuple[GlossaryStore, Usage]:
 
 
 def _called(model: ModelInfo | PivotModels) -> str | PivotModels:
-    """Return the value by which the workers identify a model or a pair of models."""
+    """Return the value that identifies a model or a pair of models in the workers."""
     return model if isinstance(model, PivotModels) else model.name
 
 
@@ -609,7 +634,7 @@ def _names(model: ModelInfo | PivotModels) -> tuple[str, ...]:
 
 
 def _beginnings(texts: Sequence[str]) -> list[str]:
-    """Return the part of each text that is read to detect its language."""
+    """Return the part of each text that is used to detect its language."""
     return [text[:_DETECTED_CHARACTERS] for text in texts]
 
 

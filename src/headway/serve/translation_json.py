@@ -1,4 +1,4 @@
-"""Translations as JSON, which a worker makes, so that the front process only sends it."""
+"""Convert translations to JSON in the workers, so that the front process only has to send it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from headway.predict.translation.glossary import Glossary
 from headway.predict.translation.options import TranslateOptions
 from headway.text.sentences import split_sentences
 
-MAX_ATTENTION = 1_000_000  # attention weights of all results together
+MAX_ATTENTION_WEIGHTS = 1_000_000  # maximum number of attention weights in all results together
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 Weights = Literal["none", "best", "all"]
-"""The candidates whose attention weights a result has: none, only the best one, or all."""
+"""The candidates whose attention weights a result contains: none, only the best, or all."""
 
 
 def translate_to_json(
@@ -30,18 +30,18 @@ def translate_to_json(
     *,
     weights: Weights = "best",
 ) -> list[bytes]:
-    """Translate texts, and return the result of each as JSON. A text that cannot be translated has its error."""
-    remaining, results = MAX_ATTENTION, list[bytes]()
+    """Translate texts, and return the translation or the error of each text as JSON."""
+    remaining, results = MAX_ATTENTION_WEIGHTS, list[bytes]()
     for translation in translator.translate_each(texts, options, glossary):
         give_way()
-        value, used = translation_value(translation, weights, remaining)
+        value, used = translation_to_value(translation, weights, remaining)
         remaining -= used
         results.append(to_json(value))
     return results
 
 
 def sentences_to_json(_: Any, texts: Sequence[str], language: str) -> bytes:
-    """Return the sentences of each text. The first argument is a model, which splitting does not need."""
+    """Return the sentences of each text as JSON. The first argument is a model, which is not used."""
     sentences = list[list[str]]()
     for text in texts:
         give_way()
@@ -49,10 +49,10 @@ def sentences_to_json(_: Any, texts: Sequence[str], language: str) -> bytes:
     return to_json({"sentences": sentences})
 
 
-def translation_value(
-    translation: Translation | HeadwayError, weights: Weights = "best", max_attention: int = MAX_ATTENTION
+def translation_to_value(
+    translation: Translation | HeadwayError, weights: Weights = "best", max_attention: int = MAX_ATTENTION_WEIGHTS
 ) -> tuple[dict[str, Any], int]:
-    """Return the JSON value of a translation or of its error, and the number of its attention weights."""
+    """Return a translation or its error as a JSON value, and the number of attention weights that it contains."""
     if isinstance(translation, HeadwayError):
         return {"error": str(translation)}, 0
     values, used = list[dict[str, Any]](), 0
@@ -78,7 +78,7 @@ def translation_value(
 
 
 def to_json(value: Any) -> bytes:
-    """Return a value as JSON."""
+    """Serialize a value to JSON."""
     return _encode(value).encode("utf-8", "replace")
 
 

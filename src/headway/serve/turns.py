@@ -1,4 +1,4 @@
-"""Share a limited resource in turns: owners are served one after another, no matter how much each asks for."""
+"""A fair semaphore: owners are served in turns, no matter how many tasks each of them has."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 
-class Turns:
-    """Slots for a limited number of tasks at a time. Tasks belong to owners, which take turns.
+class FairSemaphore:
+    """A semaphore that serves the owners of waiting tasks in turns.
 
     Args:
-        slots: The number of tasks that may run at a time.
+        slots: Maximum number of tasks at a time.
     """
 
     def __init__(self, slots: int) -> None:
@@ -23,10 +23,10 @@ class Turns:
         self._waiting: dict[str, deque[tuple[asyncio.Future[None], int]]] = {}
 
     @asynccontextmanager
-    async def take(self, owner: str, most: int) -> AsyncIterator[None]:
-        """Context that waits for a slot and occupies it until the end.
+    async def slot(self, owner: str, most: int) -> AsyncIterator[None]:
+        """Context manager that waits for a slot and occupies it until the end of the block.
 
-        An owner occupies at most ``most`` slots at a time.
+        The owner occupies at most ``most`` slots at a time.
         """
         turn = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(owner, deque()).append((turn, most))
@@ -41,7 +41,7 @@ class Turns:
             self._serve()
 
     def _serve(self) -> None:
-        """Give the free slots to the waiting owners, starting with the owner whose last turn was the longest ago."""
+        """Assign the free slots to waiting owners, starting with the owner whose last turn was the longest ago."""
         for owner in sorted(self._waiting, key=lambda owner: self._served.get(owner, 0)):
             queue = self._waiting[owner]
             while queue and queue[0][0].done():  # canceled

@@ -1,4 +1,4 @@
-"""The characters that each key has used in the present calendar month."""
+"""Count the characters that each key has used in the current calendar month."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from headway.storage import atomic_write_text
 
 
 class _Record(Config):
-    """The content of the file: a month such as "2026-11", and the characters of each key."""
+    """The content of the file: a month such as "2026-11", and the number of characters for each key."""
 
     month: str
     characters: dict[str, NonNegativeInt]
 
 
 class Usage:
-    """Counts characters by key. The counts begin again with each month, in local time.
+    """Counts characters by key. The counts are reset at the beginning of each month, in local time.
 
     Args:
-        path: File that keeps the counts when the service ends. None means that they end with it.
-        month: Returns the present month.
+        path: File in which to store the counts. None means that the counts are lost when the service stops.
+        month: Returns the current month.
 
     Raises:
         ConfigError: The file cannot be read, or was not written by this class.
@@ -39,11 +39,11 @@ class Usage:
         self._has_changed = True  # the first call of save shows whether the file can be written
 
     def characters(self, key: str) -> int:
-        """Return the characters that a key has used in this month."""
+        """Return the number of characters that a key has used this month."""
         return self._characters.get(key, 0) if self._month == self._present_month() else 0
 
     def add(self, key: str, characters: int) -> None:
-        """Count characters. A negative number undoes an earlier count, except in an earlier month."""
+        """Add characters to a key's count. A negative number undoes an earlier count of the same month."""
         total = max(0, self.characters(key) + characters)
         if self._month != self._present_month():
             self._month, self._characters = self._present_month(), {}
@@ -51,7 +51,7 @@ class Usage:
         self._has_changed = True
 
     def save(self) -> None:
-        """Write the file if a count has changed. Other threads may count meanwhile.
+        """Write the file if a count has changed. Other threads may add characters meanwhile.
 
         Raises:
             OutputError: The file cannot be written.

@@ -57,9 +57,9 @@ def serve(
 
     settings = read()
     if check:
-        from headway.serve.check import check_start
+        from headway.serve.check import check_configuration
 
-        notes = check_start(settings)
+        notes = check_configuration(settings)
         print(f"{config or 'the options'}: correct; {len(settings.models)} models")
         for note in notes:
             print(note)

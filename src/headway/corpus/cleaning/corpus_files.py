@@ -15,7 +15,7 @@ from headway.data.bad_lines import LineProblem
 from headway.data.readers import read_content, uncompressed_name
 from headway.data.tmx import read_tmx
 from headway.errors import ConfigError, DataError
-from headway.jobs.join import open_compressed
+from headway.jobs.join import open_output
 from headway.jobs.plan import content_digest
 from headway.storage import atomic_write_folder
 
@@ -170,7 +170,7 @@ class KeptFiles:
 def open_outputs(paths: Sequence[Path]) -> Iterator[list[BinaryIO]]:
     """Open files for writing, and flush them to disk at the end. Their extensions determine the compression."""
     with ExitStack() as stack:
-        yield [stack.enter_context(open_compressed(path, path.suffix)) for path in paths]
+        yield [stack.enter_context(open_output(path, path.suffix)) for path in paths]
     for path in paths:
         with path.open("rb") as file:
             os.fsync(file.fileno())

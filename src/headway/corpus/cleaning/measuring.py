@@ -119,7 +119,7 @@ class MeasureMap:
         measured = self._measurer.measure([parser.parse(line) for line in lines])
         return ConvertedBatch([*map(_converted, measured.texts, encode_rows(measured.rows))])
 
-    def failed_line(self, line: Line, number: int, location: str, reason: str) -> ConvertedLine:
+    def make_failed_line(self, line: Line, number: int, location: str, reason: str) -> ConvertedLine:
         """Return the output for a line that cannot be measured. It is treated as undecodable."""
         texts = self._settings.parser(Path(location)).parse(line).texts
         measured = self._measurer.measure([CorpusLine(tuple(text[:0] for text in texts), reason)])

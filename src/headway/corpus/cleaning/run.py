@@ -44,7 +44,7 @@ from headway.corpus.cleaning.rules import Rule, rules_for
 from headway.corpus.cleaning.tmx_output import TMX_END, tmx_start, tmx_unit
 from headway.corpus.work import OperationSettings, make_job_request
 from headway.errors import CheckpointError
-from headway.jobs.join import read_output
+from headway.jobs.join import read_chunk_output
 from headway.jobs.plan import JobChunk, JobRequest, Plan, content_digest, make_plan
 from headway.jobs.protocol import Timing
 from headway.storage import lock_file
@@ -160,7 +160,7 @@ def clean(
             return _result(_finished(folder, request))
         identity = {
             "settings": request.options["settings"],
-            "contents": request.contents,
+            "contents": request.content_hashes,
             "files": [{"path": str(path), "blake2b": content_digest(path)} for item in inputs for path in item.paths],
         }
         files = KeptFiles.of(inputs, settings.kind, settings.languages)
@@ -181,7 +181,7 @@ def _finished(folder: Path, request: JobRequest) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path}: not a report of this version ({error}); choose another folder") from None
     paths = [path for group in request.inputs for path in group]
-    is_same = run["settings"] == request.options["settings"] and run["contents"] == request.contents
+    is_same = run["settings"] == request.options["settings"] and run["contents"] == request.content_hashes
     if not is_same or set(files) != set(map(str, paths)) or any(content_digest(p) != files[str(p)] for p in paths):
         raise CheckpointError(
             f"{folder}: contains the results of another run (other files or settings); choose another folder"
@@ -242,7 +242,7 @@ class _SecondPass:
         done = 0
         for chunk in self._plan.chunks():
             scores = self._read_scores(chunk)
-            yield chunk, done, MeasuredChunk.parse(read_output(self._plan, chunk), scores)
+            yield chunk, done, MeasuredChunk.parse(read_chunk_output(self._plan, chunk), scores)
             done += chunk.num_lines
             self._on_progress(activity, done, self._plan.num_lines)
 
@@ -251,7 +251,7 @@ class _SecondPass:
             return {}
         from headway.corpus.cleaning.scoring import decode_scores
 
-        return decode_scores(read_output(self._scored, chunk))
+        return decode_scores(read_chunk_output(self._scored, chunk))
 
     def _learn_ratio_limits(self) -> RatioLimits | None:
         if not any(rule.name == "ratio" for rule in self._rules):

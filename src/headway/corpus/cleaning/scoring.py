@@ -128,7 +128,7 @@ class ScoreMap:
         pairs = [next(iter(self._measurer.repair_texts([parser.parse(line)])), ("", "")) for line in lines]
         return ConvertedBatch([*map(ConvertedLine, _encoded(self._scorer.scores(pairs)))])
 
-    def failed_line(self, line: Line, number: int, location: str, reason: str) -> ConvertedLine:
+    def make_failed_line(self, line: Line, number: int, location: str, reason: str) -> ConvertedLine:
         """Return the output for a line that cannot be scored. No rule that uses scores drops it."""
         return ConvertedLine(_encoded(np.full((1, len(SCORE_NAMES)), np.nan, dtype=np.float32))[0], reason)
 

@@ -1,12 +1,13 @@
 """The API of Amazon Translate: TranslateText, TranslateDocument for plain text and HTML, and ListLanguages.
 
-See https://docs.aws.amazon.com/translate/latest/APIReference. Every request is a POST to ``/``, whose header
-``X-Amz-Target`` names the operation; requests and replies are JSON (the protocol AWS JSON 1.1). The name of an error is
-in the field ``__type``. The key is the access key id of the signature (Signature Version 4). The signature itself is
-not checked, because the service stores only digests of the keys.
+See https://docs.aws.amazon.com/translate/latest/APIReference. Every request is a POST to ``/``. The header
+``X-Amz-Target`` contains the name of the operation. Requests and replies are JSON (the protocol AWS JSON 1.1), and the
+field ``__type`` contains the name of an error. The key is the access key id in the signature (Signature Version 4). The
+signature itself is not checked, because the service stores only digests of the keys.
 
-Terminologies are glossaries of this service, named by their ids. The settings for formality, profanity and brevity have
-no effect, as in the original for languages that do not support them, and ``AppliedSettings`` is missing from the reply.
+Terminologies are glossaries of this service, and their names are the glossaries' ids. The settings for formality,
+profanity and brevity have no effect, as in the original API for languages that do not support them, and replies do not
+contain ``AppliedSettings``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headway.predict.translation.options import TranslateOptions
-from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.disconnect import cancel_on_disconnect
 from headway.serve.apis.failed_texts import refuse_failed_texts
 from headway.serve.apis.keys import KeyLocation, client_of
 from headway.serve.apis.request_fields import authorization, parse_body
@@ -41,7 +42,7 @@ from headway.text.languages import base_language
 _TARGET_PREFIX = "AWSShineFrontendService_20170701."
 _SCHEMES = ("aws4-hmac-sha256", "aws4-ecdsa-p256-sha256")
 _MARKUPS = {"text/plain": None, "text/html": "html"}
-# Names of errors, keyed by the status of the reply. A text or body that is too large is answered with 400.
+# Names of errors by HTTP status. If a text or body is too large, the status is changed to 400.
 _NAMES = {
     403: "UnrecognizedClientException",
     404: "ResourceNotFoundException",
@@ -54,7 +55,7 @@ _NAMES = {
 
 
 def _key(head: HTTPConnection) -> str | None:
-    """Return the access key id of a signature."""
+    """Return the access key id in a signature."""
     signed = (authorization(head, *_SCHEMES) or "").partition("Credential=")[2]
     return (signed or head.query_params.get("X-Amz-Credential", "")).partition("/")[0] or None
 
@@ -63,7 +64,7 @@ def _refusal(_: HTTPConnection, key: str | None) -> Response | None:
     return None if key else _error("MissingAuthenticationTokenException", "Missing Authentication Token", 403)
 
 
-KEYS = KeyLocation(_key, refusal=_refusal)
+KEY_LOCATION = KeyLocation(_key, make_refusal=_refusal)
 
 
 def routes(service: Service) -> list[Route]:
@@ -71,8 +72,8 @@ def routes(service: Service) -> list[Route]:
     return [Route("/", _Aws(service).run, methods=["POST"])]
 
 
-def error(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
-    """Return an error in the form of this API."""
+def error_reply(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
+    """Return an error reply in the format of this API."""
     name = _NAMES.get(status, "InvalidRequestException")
     headers = dict(headers or {})
     if "Retry-After" in headers:  # in milliseconds for clients of AWS
@@ -91,7 +92,7 @@ class _JsonReply(JSONResponse):
 
 
 class _AwsFields(BaseModel):
-    """The fields of an operation. Unknown fields are ignored, as in the original."""
+    """The fields of an operation. Unknown fields are ignored, as in the original API."""
 
     model_config = ConfigDict(alias_generator=to_pascal)
 
@@ -141,7 +142,7 @@ class _Aws:
         }
 
     async def run(self, request: Request) -> Response:
-        """Run the operation that the request names."""
+        """Run the operation that is specified in the request."""
         client = client_of(request)
         name = request.headers.get("x-amz-target", "").removeprefix(_TARGET_PREFIX)
         operation = self._operations.get(name)
@@ -162,7 +163,7 @@ class _Aws:
         try:
             text = base64.b64decode(fields.document.content, validate=True).decode()
         except ValueError:
-            raise BadRequestError("The document is not text in UTF-8 that is encoded in Base64") from None
+            raise BadRequestError("The document is not Base64-encoded UTF-8 text") from None
         try:
             translated, answer = await self._translate(request, client, text, _MARKUPS[kind], fields)
         except TooLargeError as large:  # the size limit of documents has a separate error
@@ -172,7 +173,7 @@ class _Aws:
     async def _translate(
         self, request: Request, client: Client, text: str, markup: str | None, fields: _TranslationFields
     ) -> tuple[str, dict[str, Any]]:
-        """Return the translation of a text, and the fields that the replies to all translations have."""
+        """Return the translation of a text, and the reply fields that both translation operations have."""
         source, target = fields.source_language_code, fields.target_language_code
         terms = [self._service.glossaries.get(client.name, name) for name in fields.terminology_names or ()]
         glossary = terms[0] if terms else None
@@ -180,9 +181,9 @@ class _Aws:
             client, [text], source, target, glossary=glossary, options=TranslateOptions(markup=markup)
         )
         try:
-            translations, detected = await unless_disconnected(request, work)
+            translations, detected = await cancel_on_disconnect(request, work)
         except UnknownLanguageError as unknown:
-            source = unknown.source  # the detected one if the request has "auto"
+            source = unknown.source  # the detected language if the request has "auto"
             message = f"Unsupported language pair: {source} to {target}."
             error = _error(
                 "UnsupportedLanguagePairException", message, SourceLanguageCode=source, TargetLanguageCode=target

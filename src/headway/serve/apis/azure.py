@@ -1,11 +1,11 @@
 """The API of Azure AI Translator, versions 3.0 and 2026-06-06: translate, detect (3.0 only) and languages.
 
 See https://learn.microsoft.com/azure/ai-services/translator/text-translation. The query parameter ``api-version``
-selects the version. Version 3.0 has its options in the query and a list of texts in the body; in version 2026-06-06
-each text has its own language, options and targets.
+selects the version. In version 3.0, the options are in the query, and the body is a list of texts. In version
+2026-06-06, each text has its own language, options and targets.
 
 Options that Headway's models do not support are refused if they would change the translation (scripts, tone, gender,
-profanities, example translations), and accepted if a general model may be used instead, as in the original
+profanities, example translations). They are accepted if a general model may be used instead, as in the original API
 (``category``, ``deploymentName`` unless ``allowFallback`` is false).
 """
 
@@ -27,28 +27,28 @@ from starlette.routing import Route
 from headway.errors import HeadwayError
 from headway.predict.results import Translation
 from headway.predict.translation.options import TranslateOptions
-from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.disconnect import cancel_on_disconnect
 from headway.serve.apis.keys import KeyLocation, client_of
-from headway.serve.apis.request_fields import authorization, read_json, unless_large
+from headway.serve.apis.request_fields import authorization, call_in_thread_if_large, read_json
 from headway.serve.clients import Client
 from headway.serve.cost import Cost
-from headway.serve.errors import BadRequestError, RefusedError, UnknownLanguageError, place_of_text
+from headway.serve.errors import BadRequestError, RefusedError, UnknownLanguageError, text_number_prefix
 from headway.serve.languages import DetectedLanguage, english_name, find_language, is_right_to_left, native_name
 from headway.serve.service import Service
 
 _V3, _V2026 = "3.0", "2026-06-06"
 _FLAGS = {"true": True, "false": False}
 _SCOPES = ("translation", "transliteration", "dictionary", "models")
-# Codes of errors that the HTTP status does not identify. Their first three digits are the status of the reply.
+# Error codes, whose first three digits are the HTTP status.
 _QUOTA, _TOO_LARGE, _BAD_VERSION, _BAD_BODY, _BAD_TEXT = 403001, 400077, 400021, 400074, 400005
 _BAD_SOURCE, _BAD_TARGET, _BAD_TEXT_TYPE, _NO_CUSTOM_MODEL, _BAD_SCOPE = 400035, 400036, 400071, 400079, 400001
-_BAD_ELEMENT, _BAD_PAIR = 400020, 400023  # one invalid text of several; an unsupported pair of languages
+_BAD_ELEMENT, _BAD_PAIR = 400020, 400023  # one of several texts is invalid; the pair of languages is unsupported
 _BAD_LANGUAGES = {
     "source": (_BAD_SOURCE, "source language"),
     "target": (_BAD_TARGET, "target language"),
     "pair": (_BAD_PAIR, "language pair"),
 }
-_DYNAMIC_DICTIONARY = "<mstrans:dictionary"  # markup that says how a phrase is translated
+_DYNAMIC_DICTIONARY = "<mstrans:dictionary"  # markup that specifies the translation of a phrase
 _BAD_REQUEST = 400000
 _CODES = {403: _QUOTA, 413: _TOO_LARGE}
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
@@ -59,7 +59,7 @@ def _key(head: HTTPConnection) -> str | None:
     return key or authorization(head, "bearer")
 
 
-KEYS = KeyLocation(_key, public=re.compile("/languages"))
+KEY_LOCATION = KeyLocation(_key, public_paths=re.compile("/languages"))
 
 
 def routes(service: Service) -> list[Route]:
@@ -72,8 +72,8 @@ def routes(service: Service) -> list[Route]:
     ]
 
 
-def error(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
-    """Return an error in the form of this API."""
+def error_reply(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
+    """Return an error reply in the format of this API."""
     return _error(_CODES.get(status, status * 1000), message, headers)
 
 
@@ -82,7 +82,7 @@ def _error(code: int, message: str, headers: dict[str, str] | None = None) -> Re
 
 
 class _Item(BaseModel):
-    """A text of version 3.0."""
+    """A text in a request of version 3.0."""
 
     text: str = Field(validation_alias=AliasChoices("Text", "text"))
 
@@ -96,7 +96,7 @@ class _CamelCase(BaseModel):
 
 
 class _Target(_CamelCase):
-    """A language of version 2026-06-06 to translate into, and how."""
+    """A target language with options, in a request of version 2026-06-06."""
 
     language: str
     script: str | None = None
@@ -109,7 +109,7 @@ class _Target(_CamelCase):
     reference_text_pairs: Any = None
 
     def check(self) -> None:
-        """Refuse options that no model supports."""
+        """Raise :class:`RefusedError` if an option is set that no model supports."""
         _check_profanity(self.profanity_action)
         _check_model(self.deployment_name, self.allow_fallback)
         for name, value in (
@@ -124,7 +124,7 @@ class _Target(_CamelCase):
 
 
 class _Input(_CamelCase):
-    """A text of version 2026-06-06."""
+    """A text in a request of version 2026-06-06."""
 
     text: str
     language: str | None = None
@@ -142,10 +142,10 @@ class _Job:
     """A text to translate into one language.
 
     Attributes:
-        index: The index of the text in the request.
-        text: The text.
-        source: The source language, or "auto" to detect it.
-        target: The target language.
+        index: Index of the text in the request.
+        text: The text to translate.
+        source: Source language, or "auto" to detect it.
+        target: Target language.
         is_html: Whether the text is HTML.
     """
 
@@ -158,7 +158,7 @@ class _Job:
 
 @dataclass(frozen=True)
 class _Done:
-    """The translation of a job, and the language that was detected."""
+    """The translation of a job, and the detected language, if any."""
 
     translation: Translation
     detected: DetectedLanguage | None
@@ -190,11 +190,11 @@ class _Azure:
             raise _refused(_BAD_REQUEST, "includeSentenceLength is not supported")
         aligned = _flag(request, "includeAlignment", False)
         characters = sum(len(item.text) for item in items)
-        self._service.sizes.check_amount(texts=len(items) * len(targets), characters=characters * len(targets))
+        self._service.sizes.check_counts(texts=len(items) * len(targets), characters=characters * len(targets))
         jobs = [
             _Job(index, item.text, source, target, is_html) for index, item in enumerate(items) for target in targets
         ]
-        results = iter(await unless_disconnected(request, self._run(client, jobs, alignment=aligned)))
+        results = iter(await cancel_on_disconnect(request, self._run(client, jobs, alignment=aligned)))
 
         def answer(target: str, done: _Done) -> dict[str, Any]:
             fields: dict[str, Any] = {"text": done.translation.text, "to": target}
@@ -221,7 +221,7 @@ class _Azure:
             for index, item in enumerate(inputs)
             for target in item.targets
         ]
-        results = iter(await unless_disconnected(request, self._run(client, jobs)))
+        results = iter(await cancel_on_disconnect(request, self._run(client, jobs)))
         answers = []
         for item in inputs:
             item_results = [next(results) for _ in item.targets]
@@ -233,19 +233,19 @@ class _Azure:
         return JSONResponse({"value": answers}, headers=_usage(jobs))
 
     def _cost(self, jobs: Sequence[_Job], options: TranslateOptions) -> Cost:
-        """Return the cost of all jobs together, as if each were one with the languages that cost most."""
+        """Return the cost of all jobs together, as if each job had the most expensive pair of languages."""
         languages = {(job.source, job.target) for job in jobs}
         return self._service.cost_of_translation([job.text for job in jobs], languages, options=options)
 
     async def _run(self, client: Client, jobs: Sequence[_Job], *, alignment: bool = False) -> list[_Done]:
-        """Translate each job. Jobs with the same languages and the same type of text are translated together."""
-        self._service.sizes.check_number(jobs)
+        """Translate each job. Jobs with the same languages and type of text are translated together."""
+        self._service.sizes.check_num_texts(jobs)
         if any(_DYNAMIC_DICTIONARY in job.text for job in jobs):
             raise _refused(_BAD_REQUEST, "mstrans:dictionary is not supported")
         client = self._service.checked_client(client, self._cost(jobs, TranslateOptions(alignment=alignment)))
 
         def place(job: _Job) -> str:
-            return place_of_text(job.index, jobs[-1].index + 1)
+            return text_number_prefix(job.index, jobs[-1].index + 1)
 
         async def translate(source: str, target: str, is_html: bool, group: Sequence[_Job]) -> list[_Done]:
             texts = [job.text for job in group]
@@ -273,7 +273,7 @@ class _Azure:
         ]
         try:
             group_results = await asyncio.gather(*tasks)
-        finally:  # even if a translation fails or the client disconnects
+        finally:  # also if a translation fails or the client disconnects
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -282,7 +282,7 @@ class _Azure:
 
     async def detect(self, request: Request) -> Response:
         if _version(request) != _V3:
-            return error("This version does not detect languages; translate does", 404)
+            return error_reply("This version has no detect operation; translate detects languages", 404)
         items = (await _parsed(_Items, await request.body())).root
         work = self._service.detect(client_of(request), [item.text for item in items])
         return JSONResponse(
@@ -293,7 +293,7 @@ class _Azure:
                     "isTranslationSupported": find_language(language.code, self._service.languages) is not None,
                     "isTransliterationSupported": False,
                 }
-                for language in await unless_disconnected(request, work)
+                for language in await cancel_on_disconnect(request, work)
             ]
         )
 
@@ -320,7 +320,7 @@ class _Azure:
         return JSONResponse({scope: value for scope, value in by_scope.items() if scope in wanted})
 
 
-# Reading requests.
+# Parsing of requests.
 
 
 def _refused(code: int, message: str) -> RefusedError:
@@ -336,7 +336,7 @@ def _version(request: Request) -> str:
 
 async def _parsed(kind: type[_ModelT], body: bytes) -> _ModelT:
     try:
-        return await unless_large(lambda body: kind.model_validate(read_json(body)), body)
+        return await call_in_thread_if_large(lambda body: kind.model_validate(read_json(body)), body)
     except BadRequestError as problem:
         raise _refused(_BAD_BODY, str(problem)) from None
     except ValidationError as problem:
@@ -365,12 +365,12 @@ def _check_profanity(action: str | None) -> None:
 
 
 def _check_model(name: str | None, allow_fallback: bool) -> None:
-    """Refuse a custom model if the request does not allow a general model instead."""
+    """Raise :class:`RefusedError` for a custom model, unless the request allows a general model instead."""
     if name and name.lower() != "general" and not allow_fallback:
         raise _refused(_NO_CUSTOM_MODEL, f"There is no custom model {name}")
 
 
-# Writing replies.
+# Contents of replies.
 
 
 def _usage(jobs: Sequence[_Job]) -> dict[str, str]:
@@ -378,7 +378,7 @@ def _usage(jobs: Sequence[_Job]) -> dict[str, str]:
 
 
 def _with_language(translations: list[dict[str, Any]], done: Sequence[_Done]) -> dict[str, Any]:
-    """Return the answer to a text, with its language if this was detected."""
+    """Return the reply fields for a text, including its language if it was detected."""
     detected = done[0].detected
     answer: dict[str, Any] = {"translations": translations}
     if detected is not None:
@@ -387,10 +387,9 @@ def _with_language(translations: list[dict[str, Any]], done: Sequence[_Done]) ->
 
 
 def _projection(translation: Translation) -> str:
-    """Return the aligned words as ``FIRST:LAST-FIRST:LAST`` of source and target, separated by spaces.
+    """Return the aligned words of source and target as ``FIRST:LAST-FIRST:LAST``, separated by spaces.
 
-    The numbers are indices of characters. Tokens that are not found in the text, such as half a character, are left
-    out.
+    The numbers are character indices. Tokens that do not occur in the text, such as parts of a character, are omitted.
     """
     best = translation.candidates[0]
     if best.alignment is None:
@@ -403,7 +402,7 @@ def _projection(translation: Translation) -> str:
 
 
 def _words(text: str, tokens: Sequence[str]) -> list[tuple[int, int] | None]:
-    """Return the span of the word in which each token begins, or None."""
+    """Return, for each token, the span of the word in which it begins, or None if the token is not in the text."""
     spans = [word.span() for word in re.finditer(r"\S+", text)]
     word_at = {position: span for span in spans for position in range(*span)}
     spans_of_tokens: list[tuple[int, int] | None] = []

@@ -1,7 +1,7 @@
-"""The API of DeepL: texts, languages and usage (https://developers.deepl.com/api-reference).
+"""The DeepL API for texts, languages and usage (https://developers.deepl.com/api-reference).
 
 Options that Headway's models do not support are refused if they would change the translation (formality, styles,
-translation memories), and accepted if they may only improve it (context, model_type) or are met anyway
+translation memories). They are accepted if they could only improve it (context, model_type) or are always satisfied
 (preserve_formatting).
 """
 
@@ -21,16 +21,16 @@ from headway.predict.translation.options import TranslateOptions
 from headway.serve.apis import deepl_glossaries
 from headway.serve.apis.deepl_fields import (
     check_formality,
-    check_supported,
-    choice,
-    flag,
-    names,
+    check_unsupported_fields,
     optional_text,
+    read_choice,
+    read_flag,
+    read_names,
+    read_texts,
     required_text,
-    texts,
-    unsupported_language,
+    unsupported_language_error,
 )
-from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.disconnect import cancel_on_disconnect
 from headway.serve.apis.failed_texts import refuse_failed_texts
 from headway.serve.apis.keys import client_of
 from headway.serve.apis.request_fields import read_fields
@@ -65,13 +65,13 @@ def routes(service: Service) -> list[Route]:
     ]
 
 
-def error(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
-    """Return an error in the form of this API."""
+def error_reply(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
+    """Return an error reply in the format of this API."""
     return JSONResponse({"message": message}, status, headers)
 
 
 def _without_newlines(space: re.Match[str]) -> str:
-    """Return a single space for white space that contains a line break, and other white space as it is."""
+    """Return a single space if the matched white space contains a line break, otherwise the white space itself."""
     return " " if "\n" in space[0] or "\r" in space[0] else space[0]
 
 
@@ -83,17 +83,17 @@ class _DeepL:
         fields = await read_fields(request)
         client = client_of(request)
         given, source, target = (
-            texts(fields),
+            read_texts(fields),
             optional_text(fields, "source_lang"),
             required_text(fields, "target_lang"),
         )
         self._service.sizes.check_texts(given)
-        splitting, markup = choice(fields, "split_sentences", ("0", "1", "nonewlines"), "1"), _markup(fields)
-        model_type = choice(fields, "model_type", _MODEL_TYPES, None)
-        flag(fields, "preserve_formatting")
-        shows_billed = flag(fields, "show_billed_characters")
+        splitting, markup = read_choice(fields, "split_sentences", ("0", "1", "nonewlines"), "1"), _markup(fields)
+        model_type = read_choice(fields, "model_type", _MODEL_TYPES, None)
+        read_flag(fields, "preserve_formatting")
+        shows_billed = read_flag(fields, "show_billed_characters")
         check_formality(fields)
-        check_supported(fields)
+        check_unsupported_fields(fields)
         glossary = None
         if identifier := optional_text(fields, "glossary_id"):
             if source is None:
@@ -106,9 +106,9 @@ class _DeepL:
             work = self._service.translate(
                 client, sources, source or "auto", target, glossary=glossary, options=TranslateOptions(markup=markup)
             )
-            translations, detected = await unless_disconnected(request, work)
+            translations, detected = await cancel_on_disconnect(request, work)
         except UnknownLanguageError as error:
-            raise BadRequestError(unsupported_language(error)) from None
+            raise BadRequestError(unsupported_language_error(error)) from None
         except UnknownDictionaryError as error:
             raise BadRequestError(f"The glossary has no dictionary for {error}") from None
         refuse_failed_texts(translations)
@@ -125,9 +125,9 @@ class _DeepL:
         return JSONResponse({"translations": answers})
 
     async def write(self, request: Request) -> Response:
-        """Answer as DeepL does for a target language that has no model."""
+        """Reply in the same way as DeepL for an unsupported target language."""
         fields = await read_fields(request)
-        texts(fields)
+        read_texts(fields)
         raise BadRequestError("Value for 'target_lang' not supported: no model rephrases or corrects texts")
 
     async def style_rules(self, _: Request) -> Response:
@@ -137,7 +137,7 @@ class _DeepL:
         raise BadRequestError("Style rules are not supported: no model follows them")
 
     async def find_style_rule(self, _: Request) -> Response:
-        return error("Style rule not found", 404)
+        return error_reply("Style rule not found", 404)
 
     async def languages(self, request: Request) -> Response:
         fields = await read_fields(request)
@@ -166,24 +166,24 @@ class _DeepL:
 
 
 def _markup(fields: dict[str, Any]) -> MarkupOptions | None:
-    """Return how tags are treated, or None if texts are plain."""
-    kind = choice(fields, "tag_handling", ("html", "xml"), None)
-    lists = {name: names(fields, name) for name in ("splitting_tags", "non_splitting_tags", "ignore_tags")}
-    outline = flag(fields, "outline_detection", default=True)
+    """Return the options for handling tags, or None if the texts are plain."""
+    kind = read_choice(fields, "tag_handling", ("html", "xml"), None)
+    lists = {name: read_names(fields, name) for name in ("splitting_tags", "non_splitting_tags", "ignore_tags")}
+    outline = read_flag(fields, "outline_detection", default=True)
     if kind is None:
         return None
     return MarkupOptions.parse({"kind": kind, "outline_detection": outline, **lists}, "tag_handling")
 
 
 def _target_languages(known: Iterable[str]) -> dict[str, str]:
-    """Return the codes of target languages as clients expect them, and their names."""
+    """Map the codes of target languages, in the form that clients expect, to names."""
     codes = sorted(set(map(normalize_language_code, known)))
     count = Counter(map(base_language, codes))
     names_by_code: dict[str, str] = {}
     for code in codes:
         base = base_language(code)
         regions = _REGIONS.get(base, {})
-        if count[base] > 1:  # the region or script distinguishes them
+        if count[base] > 1:  # the codes differ in region or script
             names_by_code[code.upper()] = regions.get(code.upper(), english_name(code))
         else:
             names_by_code |= regions or {base.upper(): english_name(code)}

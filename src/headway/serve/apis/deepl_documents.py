@@ -1,4 +1,4 @@
-"""The documents of the API of DeepL (https://developers.deepl.com/api-reference/document)."""
+"""The DeepL API for documents (https://developers.deepl.com/api-reference/document)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from starlette.types import Message, Receive, Scope, Send
 from headway.documents import DocumentError
 from headway.serve.apis.deepl_fields import (
     check_formality,
-    check_supported,
+    check_unsupported_fields,
     optional_text,
     required_text,
-    unsupported_language,
+    unsupported_language_error,
 )
-from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.disconnect import cancel_on_disconnect
 from headway.serve.apis.keys import client_of
 from headway.serve.apis.request_fields import read_fields, read_upload
 from headway.serve.documents import ServedDocument, ServedDocuments
@@ -37,11 +37,11 @@ from headway.serve.service import Service
 
 DOCUMENT_PATH = "/v2/document"
 _STATUSES = {"waiting": "queued", "running": "translating", "done": "done", "failed": "error"}
-_CHARACTERS_PER_SECOND = 200.0  # a guess; clients do not rely on the time that is left
+_CHARACTERS_PER_SECOND = 200.0  # a rough guess, because clients do not rely on the remaining time
 
 
 def routes(service: Service, documents: ServedDocuments) -> list[Route]:
-    """Return the routes of documents."""
+    """Return the routes for documents."""
     api = _Documents(service, documents)
     return [
         Route(DOCUMENT_PATH, api.upload, methods=["POST"]),
@@ -83,7 +83,7 @@ class _Documents:
         if file is None:
             raise BadRequestError("Parameter 'file' not specified.")
         check_formality(fields)
-        check_supported(fields)
+        check_unsupported_fields(fields)
         name = optional_text(fields, "filename") or file.name
         wanted = optional_text(fields, "output_format")
         if wanted is not None and wanted.lower() != Path(name).suffix.lower().removeprefix("."):
@@ -95,9 +95,9 @@ class _Documents:
             glossary = self._service.glossaries.get(client.name, identifier)
         try:
             adding = self._documents.add(client, name, file.content, source or "auto", target, glossary=glossary)
-            document = await unless_disconnected(request, adding)
+            document = await cancel_on_disconnect(request, adding)
         except UnknownLanguageError as error:
-            raise BadRequestError(unsupported_language(error)) from None
+            raise BadRequestError(unsupported_language_error(error)) from None
         except DocumentError as error:
             raise BadRequestError(f"Invalid file data: {error}") from None
         return JSONResponse({"document_id": document.id, "document_key": document.secret})
@@ -115,7 +115,7 @@ class _Documents:
         return JSONResponse(answer)
 
     async def result(self, request: Request) -> Response:
-        """Return the document. As in DeepL, it is deleted when it has been sent completely."""
+        """Return the document. As in the DeepL API, it is deleted after it has been sent completely."""
         document = await self._document(request)
         try:
             path = document.fetch()

@@ -1,4 +1,4 @@
-"""The fields of requests to the API of DeepL, which are JSON, forms or query strings, and its keys."""
+"""The fields and keys of requests to the DeepL API, which may be JSON, forms or query strings."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _NOT_SUPPORTED = {
 _FLAGS = {"0": False, "1": True, "false": False, "true": True}
 
 
-KEYS = KeyLocation(lambda head: authorization(head, _SCHEME), fields=("auth_key",), is_required=True)
+KEY_LOCATION = KeyLocation(lambda head: authorization(head, _SCHEME), field_names=("auth_key",), is_required=True)
 
 
-def texts(fields: dict[str, Any]) -> list[str]:
+def read_texts(fields: dict[str, Any]) -> list[str]:
     """Return the values of the field ``text``."""
     given = fields.get("text")
     listed = [given] if isinstance(given, str) else given
@@ -39,15 +39,15 @@ def texts(fields: dict[str, Any]) -> list[str]:
 
 
 def required_text(fields: dict[str, Any], name: str) -> str:
-    """Return the string in a field."""
+    """Return the string in a field, which must not be empty."""
     value = optional_text(fields, name)
     if value is None:
         raise BadRequestError(f"Parameter '{name}' not specified.")
     return value
 
 
-def choice(fields: dict[str, Any], name: str, accepted: Sequence[str], default: str | None) -> str | None:
-    """Return the value of a field that accepts only some strings, or ``default`` if it is missing."""
+def read_choice(fields: dict[str, Any], name: str, accepted: Sequence[str], default: str | None) -> str | None:
+    """Return the value of a field, which must be one of ``accepted``, or ``default`` if the field is missing."""
     value = fields.get(name)
     if value is None:
         return default
@@ -58,8 +58,8 @@ def choice(fields: dict[str, Any], name: str, accepted: Sequence[str], default: 
     return value
 
 
-def flag(fields: dict[str, Any], name: str, default: bool = False) -> bool:
-    """Return the value of a field that is true or false, or ``default`` if it is missing."""
+def read_flag(fields: dict[str, Any], name: str, default: bool = False) -> bool:
+    """Return the value of a Boolean field, or ``default`` if the field is missing."""
     value = fields.get(name)
     setting = _FLAGS.get(str(value).lower()) if value is not None else default
     if setting is None:
@@ -67,7 +67,7 @@ def flag(fields: dict[str, Any], name: str, default: bool = False) -> bool:
     return setting
 
 
-def names(fields: dict[str, Any], name: str) -> tuple[str, ...]:
+def read_names(fields: dict[str, Any], name: str) -> tuple[str, ...]:
     """Return the names in a field, which is a list or a comma-separated string."""
     value = fields.get(name) or []
     listed = [value] if isinstance(value, str) else value
@@ -76,21 +76,21 @@ def names(fields: dict[str, Any], name: str) -> tuple[str, ...]:
     return tuple(filter(None, (part.strip() for item in listed for part in item.split(","))))
 
 
-def unsupported_language(error: UnknownLanguageError) -> BadRequestError:
-    """Return the error of a request if no model translates a pair of languages."""
+def unsupported_language_error(error: UnknownLanguageError) -> BadRequestError:
+    """Return the error for a request in languages that no model translates."""
     name = "source_lang" if error.side == "source" else "target_lang"
     detected = "" if error.detected_index is None else f" The detected language is {error.source.upper()}."
-    return BadRequestError(f"{error.place}Value for '{name}' not supported.{detected}")
+    return BadRequestError(f"{error.text_prefix}Value for '{name}' not supported.{detected}")
 
 
 def check_formality(fields: dict[str, Any]) -> None:
-    """Refuse a formality that the translation would have to have."""
-    if choice(fields, "formality", _FORMALITIES, "default") in ("less", "more"):
+    """Raise :class:`BadRequestError` if a formality is required, not just preferred."""
+    if read_choice(fields, "formality", _FORMALITIES, "default") in ("less", "more"):
         raise BadRequestError("'formality' is not supported for given 'target_lang'.")
 
 
-def check_supported(fields: dict[str, Any]) -> None:
-    """Refuse fields that would change the translation in a way that no model supports."""
+def check_unsupported_fields(fields: dict[str, Any]) -> None:
+    """Raise :class:`BadRequestError` if a field would change the translation in a way that no model supports."""
     for name, reason in _NOT_SUPPORTED.items():
         if fields.get(name):
             raise BadRequestError(f"Value for '{name}' not supported: {reason}")

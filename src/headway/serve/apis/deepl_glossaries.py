@@ -1,6 +1,6 @@
-"""The glossaries of DeepL's API: /v2 (one dictionary each, which does not change) and /v3 (several, which may).
+"""The DeepL API for glossaries: /v2 (immutable glossaries with one dictionary) and /v3 (editable, with several).
 
-Both versions show the same glossaries, except that /v2 shows only glossaries with a single dictionary. An entry
+Both versions return the same glossaries, except that /v2 returns only glossaries with a single dictionary. An entry
 consists of a source phrase and a target phrase, without the syntax of :mod:`headway.predict.phrases` for alternatives
 and for parts of words.
 """
@@ -33,7 +33,7 @@ _FORM_FIELD = re.compile(r"dictionaries\[(\d{1,4})\]\.(\w+)")
 
 
 def routes(service: Service) -> list[Route]:
-    """Return the routes of glossaries."""
+    """Return the routes for glossaries."""
     api = _Glossaries(service)
     v2, v3 = "/v2/glossaries", "/v3/glossaries"
     return [
@@ -73,7 +73,7 @@ class _Glossaries:
             pairs = {(base_language(pair.source), base_language(pair.target)) for pair in self._service.pairs}
             return {"supported_languages": [_languages(*pair) for pair in sorted(pairs)]}
 
-        return Response(await self._service.list_once("DeepL", supported), media_type="application/json")
+        return Response(await self._service.cached_list("DeepL", supported), media_type="application/json")
 
     # Version 2.
 
@@ -133,14 +133,14 @@ class _Glossaries:
         return JSONResponse({"dictionaries": [_languages(dictionary.source, dictionary.target) | entries]})
 
     async def patch(self, request: Request) -> Response:
-        """Change the name, and add entries to dictionaries. They replace entries with the same source."""
+        """Change the name, and add entries to dictionaries. New entries replace those with the same source phrase."""
         fields, client = await self._read(request)
         name, dictionaries = optional_text(fields, "name"), await asyncio.to_thread(_dictionaries, fields)
 
         def edit(glossary: StoredGlossary) -> StoredGlossary:
             for dictionary in dictionaries:
                 glossary = glossary.with_entries(dictionary)
-            return glossary if name is None else glossary.renamed(name)
+            return glossary if name is None else glossary.with_name(name)
 
         return JSONResponse(_describe_v3(await self._edit(client, request, edit)))
 
@@ -190,7 +190,7 @@ def _pair(fields: dict[str, Any]) -> tuple[str, str]:
     return required_text(fields, "source_lang"), required_text(fields, "target_lang")
 
 
-# Replies.
+# Contents of replies.
 
 
 def _languages(source: str, target: str) -> dict[str, Any]:
@@ -217,11 +217,11 @@ def _to_tsv(dictionary: Dictionary) -> str:
     return "\n".join(f"{row[0]}\t{_unescaped(row[1])}" for row in dictionary.rows)
 
 
-# Requests.
+# Parsing of requests.
 
 
 def _dictionaries(fields: dict[str, Any]) -> list[Dictionary]:
-    """Return the dictionaries of a request: a list in JSON, or fields such as dictionaries[0].entries in forms."""
+    """Return the dictionaries in a request: a JSON list, or form fields such as dictionaries[0].entries."""
     listed = fields.get("dictionaries")
     if listed is None:
         numbered: dict[int, dict[str, Any]] = {}
@@ -237,7 +237,7 @@ def _dictionaries(fields: dict[str, Any]) -> list[Dictionary]:
 def _dictionary(fields: dict[str, Any]) -> Dictionary:
     source, target = _pair(fields)
     entries, form = required_text(fields, "entries"), required_text(fields, "entries_format")
-    entries = entries.removeprefix(BYTE_ORDER_MARK)  # a CSV parser fails if it precedes a quote
+    entries = entries.removeprefix(BYTE_ORDER_MARK)  # the CSV parser fails if a byte order mark precedes a quote
     if form == "tsv":
         rows = [line.rstrip("\r").split("\t") for line in entries.split("\n")]
     elif form == "csv":
@@ -249,7 +249,7 @@ def _dictionary(fields: dict[str, Any]) -> Dictionary:
         cells = list(map(str.strip, row))
         if not any(cells):
             continue
-        if form == "csv" and len(cells) == 4:  # the last two are the languages
+        if form == "csv" and len(cells) == 4:  # the last two cells are the languages
             if tuple(map(base_language, cells[2:])) != (base_language(source), base_language(target)):
                 raise _invalid(f"line {number} is for the languages {cells[2]} and {cells[3]}")
             cells = cells[:2]
@@ -259,9 +259,9 @@ def _dictionary(fields: dict[str, Any]) -> Dictionary:
             raise _invalid(f"line {number} repeats the source phrase {cells[0]!r}")
         targets_by_source[cells[0]] = _escaped(cells[1], number)
     if not targets_by_source:
-        raise _invalid("there are none")
+        raise _invalid("there are no entries")
     try:
-        return Dictionary.of(source, target, targets_by_source.items())
+        return Dictionary.from_rows(source, target, targets_by_source.items())
     except DataError as error:
         raise _invalid(str(error)) from None
 
@@ -274,7 +274,7 @@ def _read_csv(entries: str) -> list[list[str]]:
 
 
 def _escaped(target: str, number: int) -> str:
-    """Return a target phrase in the syntax of glossaries, escaped so that it matches only itself."""
+    """Return a target phrase in glossary syntax, escaped so that it matches only itself."""
     if "|" in target:
         raise _invalid(f"line {number} contains |, which separates alternatives on this server")
     if not target.strip("*"):

@@ -1,7 +1,7 @@
-"""The API of DeepLX (https://github.com/OwO-Network/DeepLX): one text, and alternatives to its translation.
+"""The DeepLX API (https://github.com/OwO-Network/DeepLX), which translates one text and returns alternatives.
 
-It differs from DeepL's API, although its fields have the same names. Programs such as Immersive Translate and
-Zotero plugins use it.
+It differs from the DeepL API, although its fields have the same names. It is used by programs such as Immersive
+Translate and Zotero plugins.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from headway.decode.request import DecodingOptions
 from headway.predict.translation.options import TranslateOptions
-from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.disconnect import cancel_on_disconnect
 from headway.serve.apis.failed_texts import refuse_failed_texts
 from headway.serve.apis.keys import KeyLocation, client_of
 from headway.serve.apis.request_fields import authorization, optional_text, parse_json_object
@@ -33,7 +33,7 @@ def _key(head: HTTPConnection) -> str | None:
     return head.query_params.get("token") if key is None else key
 
 
-KEYS = KeyLocation(_key)
+KEY_LOCATION = KeyLocation(_key)
 
 
 def routes(service: Service) -> list[Route]:
@@ -41,8 +41,8 @@ def routes(service: Service) -> list[Route]:
     return [Route("/translate", _DeepLX(service).translate, methods=["POST"])]
 
 
-def error(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
-    """Return an error in the form of this API."""
+def error_reply(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
+    """Return an error reply in the format of this API."""
     return JSONResponse({"code": status, "message": message}, status, headers)
 
 
@@ -55,7 +55,7 @@ class _DeepLX:
         text, target = _text(fields, "text"), _text(fields, "target_lang")
         source = _text(fields, "source_lang").lower() or "auto"
         if not text:
-            raise RefusedError(error("No text to translate", 404))  # the same status as DeepLX
+            raise RefusedError(error_reply("No text to translate", 404))  # the status that DeepLX uses
         if not target:
             raise BadRequestError("target_lang is missing")
         tags = _text(fields, "tag_handling")
@@ -65,7 +65,7 @@ class _DeepLX:
         decoding = DecodingOptions(beam_size=width, n_best=_NUM_ALTERNATIVES + 1)
         options = TranslateOptions(decoding=decoding, markup=tags or None)
         work = self._service.translate(client, [text], source, target, options=options)
-        translations, detected = await unless_disconnected(request, work)
+        translations, detected = await cancel_on_disconnect(request, work)
         refuse_failed_texts(translations)
         best, *others = [candidate.text for candidate in translations[0].candidates]
         return JSONResponse(

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 T = TypeVar("T")
 
 
-async def unless_disconnected(request: Request, work: Awaitable[T]) -> T:
+async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
     """Return the result of ``work``, which is canceled when the client disconnects.
 
     Raises:
@@ -32,7 +32,7 @@ async def unless_disconnected(request: Request, work: Awaitable[T]) -> T:
     try:
         return await work
     except asyncio.CancelledError:
-        if has_left and task.cancelling() == earlier + 1:  # otherwise the task was also canceled by someone else
+        if has_left and task.cancelling() == earlier + 1:  # otherwise the task was also canceled from elsewhere
             raise ClientDisconnect from None
         raise
     finally:

@@ -1,4 +1,4 @@
-"""Replies that arrive in parts: server-sent events (HTML Living Standard, section 9.2)."""
+"""Streamed replies as server-sent events (HTML Living Standard, section 9.2)."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.disconnect import cancel_on_disconnect
 from headway.serve.http_errors import http_error
 
 PartT = TypeVar("PartT")
-_NOTHING: Any = object()  # an empty stream has no first part
+_NOTHING: Any = object()  # sentinel: the first part of a stream that has no parts
 _log = logging.getLogger("headway.serve")
 
 
 @asynccontextmanager
-async def begun(parts: AsyncGenerator[PartT]) -> AsyncIterator[AsyncGenerator[PartT]]:
-    """Wait for the first part of a stream, and yield the stream with all parts.
+async def wait_for_first_part(parts: AsyncGenerator[PartT]) -> AsyncIterator[AsyncGenerator[PartT]]:
+    """Context manager that waits for the first part of a stream, and yields the stream with all parts.
 
-    An error of the request is thus raised before anything that precedes the first part is sent.
+    An error in the request is thus raised before anything that precedes the first part is sent.
     """
     async with aclosing(parts):
         first = await anext(parts, _NOTHING)
@@ -42,12 +42,13 @@ async def begun(parts: AsyncGenerator[PartT]) -> AsyncIterator[AsyncGenerator[Pa
 class EventStream(Response):
     """A reply with one event for each value.
 
-    An error before the first value is raised, so that it determines the status. Later errors become the last event.
+    An error before the first value is raised, so that it determines the HTTP status. A later error is sent as the last
+    value.
 
     Args:
-        values: The values, which are sent as JSON. Bytes are JSON already.
-        error: Returns the value of the event that reports an error, for its message and HTTP status.
-        end: The data of the last event, after all values. None means no such event.
+        values: Values to send as JSON. Values of type bytes are already JSON.
+        error: Returns the value that reports an error, given a message and an HTTP status.
+        end: Data of an additional event at the end of the stream. None means no such event.
     """
 
     media_type = "text/event-stream"
@@ -61,7 +62,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events until the client disconnects."""
         try:
-            await unless_disconnected(Request(scope, receive), self._send_all(send))
+            await cancel_on_disconnect(Request(scope, receive), self._send_all(send))
         except ClientDisconnect:
             if not self._has_started:
                 raise
@@ -74,7 +75,7 @@ class EventStream(Response):
             except Exception as error:
                 if not self._has_started:
                     raise
-                _log.warning("a stream of events has ended early: %s", type(error).__name__)
+                _log.warning("an event stream has ended early: %s", type(error).__name__)
                 reply = http_error(error)
                 await self._send_event(send, json.dumps(self._error(reply.message, reply.status)).encode())
             if self._end is not None:

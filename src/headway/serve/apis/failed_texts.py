@@ -1,6 +1,6 @@
-"""Refuse a request if one of its texts has failed, in APIs that cannot report errors of single texts.
+"""Refuse a request if one of its texts has failed, in APIs that cannot report errors of individual texts.
 
-If there are several texts, the message begins with ``text N``, counted from 1.
+If the request has several texts, the message begins with ``text N``, counted from 1.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from headway.predict.results import raise_first_error
 def refuse_failed_texts(results: Sequence[Any]) -> None:
     """Raise the first error among the results of a request.
 
-    Its class, which determines the status of the reply, is unchanged.
+    The error keeps its class, which determines the HTTP status of the reply.
     """
     raise_first_error(results, "text" if len(results) > 1 else None, 1)
 
 
 @contextmanager
-def naming_text(index: int, num_texts: int) -> Iterator[None]:
-    """Name the text in an error that it causes."""
+def add_text_number_to_errors(index: int, num_texts: int) -> Iterator[None]:
+    """Context manager that adds the number of the text to an error that the text causes."""
     try:
         yield
     except HeadwayError as error:

@@ -1,7 +1,7 @@
-"""The API of Google Cloud Translation: v2 ("Basic") and the REST form of v3 ("Advanced").
+"""The Google Cloud Translation API: v2 ("Basic") and the REST form of v3 ("Advanced").
 
-See https://cloud.google.com/translate/docs/reference/rest. Requests of v2 may be JSON, forms or query strings. What
-models here do not have is refused: custom models, transliteration, and formats other than text and HTML.
+See https://cloud.google.com/translate/docs/reference/rest. Requests to v2 may be JSON, forms or query strings.
+Unsupported features are refused: custom models, transliteration, and formats other than text and HTML.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headway.predict.translation.options import TranslateOptions
-from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.disconnect import cancel_on_disconnect
 from headway.serve.apis.failed_texts import refuse_failed_texts
 from headway.serve.apis.keys import KeyLocation, client_of
 from headway.serve.apis.request_fields import authorization, optional_text, parse_body, read_fields
@@ -32,7 +32,7 @@ from headway.serve.service import Service
 _text = partial(optional_text, problem="Invalid Value: {}")
 
 _V2, _V3_PARENT = "/language/translate/v2", "/v3/projects/{project}"
-# The names and reasons of statuses. A request that is too large is an invalid argument.
+# Google's name and reason for each HTTP status. The status 413 (too large) is changed to 400.
 _STATUSES = {
     400: ("INVALID_ARGUMENT", "invalid"),
     401: ("UNAUTHENTICATED", "authError"),
@@ -51,18 +51,18 @@ _MIME_TYPES = {"text/plain": False, "text/html": True, "": True}
 
 
 def _key(head: HTTPConnection) -> str | None:
-    """Return the token of ``Authorization: Bearer TOKEN``, or the key of a header or of the query."""
+    """Return the token in ``Authorization: Bearer TOKEN``, or the key in a header or in the query."""
     token = authorization(head, "bearer")
     return head.headers.get("x-goog-api-key") or head.query_params.get("key") if token is None else token
 
 
 def _refusal(head: HTTPConnection, key: str | None) -> Response | None:
     if authorization(head, "bearer") is not None:
-        return error("Request had invalid authentication credentials.", 401)
-    return None if key is None else error("API key not valid. Please pass a valid API key.", 400)
+        return error_reply("Request had invalid authentication credentials.", 401)
+    return None if key is None else error_reply("API key not valid. Please pass a valid API key.", 400)
 
 
-KEYS = KeyLocation(_key, fields=("key",), paths=re.compile(re.escape(_V2)), refusal=_refusal)
+KEY_LOCATION = KeyLocation(_key, field_names=("key",), body_paths=re.compile(re.escape(_V2)), make_refusal=_refusal)
 
 
 def routes(service: Service) -> list[Route]:
@@ -84,8 +84,8 @@ def routes(service: Service) -> list[Route]:
     ]
 
 
-def error(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
-    """Return an error in the form of this API."""
+def error_reply(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
+    """Return an error reply in the format of this API."""
     status = 400 if status == 413 else status
     name, reason = _STATUSES.get(status, ("UNKNOWN", "unknown"))
     return JSONResponse({"error": _error_value(message, status, name, reason)}, status, headers)
@@ -97,7 +97,7 @@ def _error_value(message: str, status: int, name: str, reason: str) -> dict[str,
 
 
 def _wrong_field(message: str, field: str, description: str, reason: str = "invalid") -> RefusedError:
-    """Return the error of a request with a wrong field, which its details name."""
+    """Return the error for a request with an invalid field, which is identified in the error's details."""
     message, description = map(_valid_unicode, (message, description))
     violations = [{"field": field, "description": description}]
     details = [{"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": violations}]
@@ -106,20 +106,20 @@ def _wrong_field(message: str, field: str, description: str, reason: str = "inva
 
 
 def _valid_unicode(text: str) -> str:
-    """Return the beginning of a text, which may quote a request, without lone surrogates."""
+    """Return the beginning of a text, which may quote a request, with lone surrogates escaped."""
     return text[:_MAX_QUOTED].encode("utf-8", "backslashreplace").decode()
 
 
 @dataclass(frozen=True)
 class _Translated:
-    """A translation, and the language that was detected."""
+    """A translation, and the detected language, if any."""
 
     text: str
     detected: DetectedLanguage | None
 
 
 class _Google:
-    """Common code of both versions."""
+    """The code that both versions share."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -138,7 +138,7 @@ class _Google:
         options = TranslateOptions(markup="html" if is_html else None)
         try:
             work = self._service.translate(client, texts, source or "auto", target, glossary=glossary, options=options)
-            translations, detected = await unless_disconnected(request, work)
+            translations, detected = await cancel_on_disconnect(request, work)
         except UnknownLanguageError as unknown:
             raise self._unknown_language(unknown) from None
         refuse_failed_texts(translations)
@@ -149,7 +149,7 @@ class _Google:
         ]
 
     def _unknown_language(self, unknown: UnknownLanguageError) -> RefusedError:
-        """Return the reply if no model translates a pair of languages."""
+        """Return the error for a pair of languages that no model translates."""
         raise NotImplementedError
 
 
@@ -157,7 +157,7 @@ class _V2Api(_Google):
     def _unknown_language(self, unknown: UnknownLanguageError) -> RefusedError:
         if unknown.side == "target":
             return _wrong_field("Target language is invalid.", "target", f"Target language: {unknown.target}")
-        message = f"{unknown.place}Bad language pair: {unknown.source}|{unknown.target}"
+        message = f"{unknown.text_prefix}Bad language pair: {unknown.source}|{unknown.target}"
         return _wrong_field(message, "source", f"Source language: {unknown.source}", "badRequest")
 
     async def _read(self, request: Request) -> dict[str, Any]:
@@ -177,7 +177,7 @@ class _V2Api(_Google):
         if model is not None and model not in _MODELS:
             raise BadRequestError("Invalid Value: model")
         if fields.get("cid"):
-            raise BadRequestError("Invalid Value: cid")  # a custom model
+            raise BadRequestError("Invalid Value: cid")  # cid specifies a custom model
         translations = await self._translate(request, client, texts, source, target, is_html=_FORMATS[form])
         answers = []
         for translation in translations:
@@ -192,7 +192,7 @@ class _V2Api(_Google):
     async def detect(self, request: Request) -> Response:
         fields = await self._read(request)
         work = self._service.detect(client_of(request), _texts(fields))
-        detected = await unless_disconnected(request, work)
+        detected = await cancel_on_disconnect(request, work)
         detections = [
             [{"language": language.code, "isReliable": False, "confidence": language.confidence}]
             for language in detected
@@ -208,12 +208,12 @@ class _V2Api(_Google):
 
 
 def _drop_nulls(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields that are not null. Google treats null like a missing field."""
+    """Return the fields that are not null. Google treats null in the same way as a missing field."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
 class _Fields(BaseModel):
-    """The body of a request of v3, whose names may be in camel case or with underscores."""
+    """The body of a v3 request. Field names may be in camel case or snake case."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
@@ -225,7 +225,7 @@ class _Fields(BaseModel):
 
 class _GlossaryConfig(_Fields):
     glossary: str
-    ignore_case: bool = False  # no effect: case is always ignored, unless two entries differ only in case
+    ignore_case: bool = False  # has no effect: case is always ignored, unless two entries differ only in case
     contextual_translation_enabled: bool = False
 
 
@@ -252,9 +252,9 @@ class _DetectFields(_Fields):
 class _V3Api(_Google):
     def _unknown_language(self, unknown: UnknownLanguageError) -> RefusedError:
         if unknown.side == "source":
-            message = f"{unknown.place}Source language is invalid."
+            message = f"{unknown.text_prefix}Source language is invalid."
             return _wrong_field(message, "source_language_code", f"Source language: {unknown.source}")
-        message = f"{unknown.place}Target language is invalid."
+        message = f"{unknown.text_prefix}Target language is invalid."
         description = f"Target language: {unknown.target}; source language: {unknown.source}"
         return _wrong_field(message, "target_language_code", description)
 
@@ -307,7 +307,7 @@ class _V3Api(_Google):
         if fields.mime_type not in _MIME_TYPES:
             raise BadRequestError("Invalid mime_type; it may be text/plain or text/html")
         work = self._service.detect(client_of(request), [fields.content])
-        detected = await unless_disconnected(request, work)
+        detected = await cancel_on_disconnect(request, work)
         return JSONResponse(
             {"languages": [{"languageCode": language.code, "confidence": language.confidence} for language in detected]}
         )

@@ -1,9 +1,9 @@
-"""The API of Hugging Face's inference endpoints: translation, text classification, fill-mask and text generation.
+"""The API of Hugging Face Inference Endpoints: translation, text classification, fill-mask and text generation.
 
-See https://huggingface.co/docs/inference-providers, and for text generation, its details and its streams
+See https://huggingface.co/docs/inference-providers and, for text generation with details and streaming,
 https://huggingface.github.io/text-generation-inference. An endpoint has one model: requests to ``/`` use the first
-model of the service, and requests to ``/models/NAME`` use the model NAME. The kind of the model determines the task.
-``inputs`` may also be a list. Options that Headway's models do not support are refused.
+model of the service, and requests to ``/models/NAME`` use the model NAME. The model determines the task. ``inputs`` may
+also be a list. Options that Headway's models do not support are refused.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from headway.errors import ContextLengthError
 from headway.kinds import Capability
 from headway.predict import Continuation, StreamPart
 from headway.predict.translation.options import TranslateOptions
-from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.disconnect import cancel_on_disconnect
 from headway.serve.apis.event_stream import EventStream
-from headway.serve.apis.failed_texts import naming_text, refuse_failed_texts
+from headway.serve.apis.failed_texts import add_text_number_to_errors, refuse_failed_texts
 from headway.serve.apis.keys import KeyLocation, client_of
 from headway.serve.apis.request_fields import authorization, parse_body, parse_fields
 from headway.serve.clients import Client
 from headway.serve.cost import Cost, cost_of_fillings, cost_of_generation
-from headway.serve.errors import BadRequestError, place_of_text
+from headway.serve.errors import BadRequestError, text_number_prefix
 from headway.serve.model_info import ModelInfo
 from headway.serve.service import Service
 from headway.text.base import EOS, MASK
@@ -47,7 +47,9 @@ _MAX_STOPS = 100
 _ERROR_TYPES = {400: "validation", 413: "validation", 422: "validation", 429: "overloaded", 503: "overloaded"}
 _FINISH_REASONS = {"length": "length", "end": "eos_token", "stop": "stop_sequence"}
 
-KEYS = KeyLocation(lambda head: authorization(head, "bearer"), public=re.compile(r"(/models/.*)?/health", re.DOTALL))
+KEY_LOCATION = KeyLocation(
+    lambda head: authorization(head, "bearer"), public_paths=re.compile(r"(/models/.*)?/health", re.DOTALL)
+)
 
 
 def routes(service: Service) -> list[Route]:
@@ -64,8 +66,8 @@ def routes(service: Service) -> list[Route]:
     ]
 
 
-def error(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
-    """Return an error in the form of this API."""
+def error_reply(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
+    """Return an error reply in the format of this API."""
     return JSONResponse(_error_value(message, status), status, headers)
 
 
@@ -84,7 +86,7 @@ _ParametersT = TypeVar("_ParametersT", bound=_Parameters)
 
 
 class _GenerateParameters(_Parameters):
-    """The search options for translation that Headway also has."""
+    """The search options for translation that Headway supports."""
 
     num_beams: int | None = Field(None, ge=1)
     length_penalty: float | None = Field(None, ge=0, le=10)
@@ -94,7 +96,7 @@ class _GenerateParameters(_Parameters):
     max_new_tokens: int | None = Field(None, ge=1)
 
     def decoding(self) -> DecodingOptions:
-        """Return the options of the search."""
+        """Return the options for Headway's search."""
         names = {
             "num_beams": "beam_size",
             "no_repeat_ngram_size": "no_repeat_ngram",
@@ -103,7 +105,7 @@ class _GenerateParameters(_Parameters):
         }
         given = self.model_dump(exclude_none=True)
         options = {names.get(name, name): value for name, value in given.items()}
-        if self.length_penalty is not None:  # Hugging Face divides by a power of the length
+        if self.length_penalty is not None:  # Hugging Face divides the score by a power of the length
             options["normalization"] = "average"
         return DecodingOptions.parse(options, "parameters")
 
@@ -111,7 +113,7 @@ class _GenerateParameters(_Parameters):
 class _TranslationTaskParameters(_Parameters):
     src_lang: str | None = None
     tgt_lang: str | None = None
-    # Without effect: texts have no spaces to clean up, and are never truncated.
+    # These two have no effect: texts have no spaces to clean up, and are never truncated.
     clean_up_tokenization_spaces: bool | None = None
     truncation: Literal["do_not_truncate", "longest_first", "only_first", "only_second"] | None = None
     generate_parameters: _GenerateParameters = _GenerateParameters()
@@ -145,9 +147,9 @@ class _GenerationParameters(_Parameters):
     watermark: Literal[False] = False
 
     def generation(self, num_texts: int) -> tuple[dict[str, Any], Sequence[int | None]]:
-        """Return the options of :meth:`headway.predict.LanguageModel.generate`, and for each text its random seed.
+        """Return the options for :meth:`headway.predict.LanguageModel.generate`, and the random seed for each text.
 
-        Without a seed in the request, equal texts are continued in different ways. Without draws, the seeds are None.
+        If the request has no seed, each text gets a different one. Without sampling, the seeds are None.
         """
         options: dict[str, Any] = {"max_new_tokens": self.max_new_tokens, "stop": tuple(self.stop)}
         filters = self.model_dump(include={"temperature", "top_k", "top_p"}, exclude_none=True)
@@ -155,13 +157,13 @@ class _GenerationParameters(_Parameters):
             options["repetition_penalty"] = self.repetition_penalty
         if not (self.do_sample or filters):
             if self.best_of > 1:
-                raise BadRequestError("best_of needs do_sample")
+                raise BadRequestError("best_of requires do_sample")
             return options | {"temperature": 0.0, "beam_size": 1}, [None] * num_texts
         seeds = [random.getrandbits(31) if self.seed is None else self.seed for _ in range(num_texts)]
         return options | {"temperature": 1.0, **filters, "n": self.best_of}, seeds
 
     def cost(self, texts: Sequence[str], options: dict[str, Any], model: ModelInfo) -> Cost:
-        """Return the cost of continuing texts with a model and options of :meth:`generation`."""
+        """Return the cost of continuing texts with a model, given the options from :meth:`generation`."""
         read = GenerationOptions.from_defaults(model.generation, options, "parameters")
         return cost_of_generation(texts, read, alternatives=0 if self.details else None)
 
@@ -181,21 +183,21 @@ class _HuggingFaceFields(BaseModel):
 
     inputs: str | Annotated[list[str], Field(min_length=1, fail_fast=True)]
     parameters: dict[str, Any] | None = None
-    options: dict[str, Any] | None = None  # use_cache and wait_for_model, without effect
+    options: dict[str, Any] | None = None  # use_cache and wait_for_model have no effect
     stream: bool | None = None
 
     @property
     def texts(self) -> list[str]:
-        """The inputs as a list."""
+        """The input texts as a list."""
         return [self.inputs] if isinstance(self.inputs, str) else self.inputs
 
     @property
     def parameter_names(self) -> set[str]:
-        """The names of the parameters that are given."""
+        """The names of the parameters in the request that are not null."""
         return {name for name, value in (self.parameters or {}).items() if value is not None}
 
     def parameters_of(self, kind: type[_ParametersT]) -> _ParametersT:
-        """Return the parameters of a task. Fields that are null are left out."""
+        """Parse the parameters for a task. Null values are ignored."""
         given = {name: value for name, value in (self.parameters or {}).items() if value is not None}
         return parse_fields(kind, given)
 
@@ -220,16 +222,16 @@ class _HuggingFace:
         }
 
     async def run(self, request: Request) -> Response:
-        """Run the task of the model that a request is for."""
+        """Run the task of the model in the request."""
         client, model = client_of(request), self._model(request)
         call = _TaskCall(client, model, await parse_body(request, _HuggingFaceFields))
         self._service.sizes.check_texts(call.fields.texts)
         task, run = self._tasks[model.capability]
         if call.fields.stream:
             if task != "text-generation" or not isinstance(call.fields.inputs, str):
-                raise BadRequestError("stream needs a language model and one text")
+                raise BadRequestError("stream requires a language model and a single text")
             return EventStream(self._stream(call, call.fields.inputs), _error_value)
-        return JSONResponse(await unless_disconnected(request, run(call)))
+        return JSONResponse(await cancel_on_disconnect(request, run(call)))
 
     async def info(self, request: Request) -> Response:
         """Describe an endpoint."""
@@ -245,16 +247,16 @@ class _HuggingFace:
         )
 
     async def health(self, _: Request) -> Response:
-        """Say whether an endpoint works."""
+        """Report whether an endpoint can answer requests."""
         reason = self._service.unavailable_reason
-        return error(reason, 503) if reason else Response()
+        return error_reply(reason, 503) if reason else Response()
 
     def _model(self, request: Request) -> ModelInfo:
         name: str | None = request.path_params.get("name")
-        return self._service.model(name and name.removesuffix("/"), *self._tasks)
+        return self._service.find_model(name and name.removesuffix("/"), *self._tasks)
 
     def _parameters(self, call: _TaskCall, kind: type[_ParametersT]) -> _ParametersT:
-        """Return the parameters of a task. Fields of another task show that the client has reached the wrong model."""
+        """Parse the parameters for a task. If they belong to another task, the error suggests another model."""
         names = call.fields.parameter_names
         if not names <= kind.model_fields.keys():
             others = [name for name, known in _PARAMETERS.items() if names <= known.model_fields.keys()]
@@ -262,11 +264,13 @@ class _HuggingFace:
                 tasks = " or ".join(self._tasks[name][0] for name in others)
                 fitting = [model.name for name in others for model in self._service.models_that(name)]
                 known = (
-                    f"use the path /models/NAME of {', '.join(fitting)}" if fitting else f"no loaded model does {tasks}"
+                    f"use the path /models/NAME for {', '.join(fitting)}"
+                    if fitting
+                    else f"no loaded model is for {tasks}"
                 )
                 raise BadRequestError(
-                    f"{', '.join(sorted(names - kind.model_fields.keys()))}: a parameter of {tasks}, but the model "
-                    f"{call.model.name} does {self._tasks[call.model.capability][0]}; {known}"
+                    f"{', '.join(sorted(names - kind.model_fields.keys()))}: a parameter for {tasks}, but the model "
+                    f"{call.model.name} is for {self._tasks[call.model.capability][0]}; {known}"
                 )
         return call.fields.parameters_of(kind)
 
@@ -301,12 +305,14 @@ class _HuggingFace:
         texts, answers = call.fields.texts, []
         for index, text in enumerate(texts):
             if text.count(MASK) != 1:
-                raise BadRequestError(f"{place_of_text(index, len(texts))}inputs: expected one {MASK} in each text")
+                raise BadRequestError(
+                    f"{text_number_prefix(index, len(texts))}inputs: expected one {MASK} in each text"
+                )
         cost = cost_of_fillings(texts, parameters.top_k, parameters.targets or ())
-        async with self._service.admitted(call.client, call.model, cost) as admitted:
+        async with self._service.admit(call.client, call.model, cost) as admitted:
             for index, text in enumerate(texts):
                 arguments = text, parameters.top_k, parameters.targets
-                with naming_text(index, len(texts)):
+                with add_text_number_to_errors(index, len(texts)):
                     fillings = await self._service.call(admitted, call.model, "fill", (), *arguments)
                 answers.append(
                     [
@@ -350,18 +356,18 @@ class _HuggingFace:
         return answers if isinstance(call.fields.inputs, str) else [[answer] for answer in answers]
 
     async def _stream(self, call: _TaskCall, text: str) -> AsyncGenerator[dict[str, Any]]:
-        """Yield the tokens of a continuation. The last one is accompanied by the whole text."""
+        """Yield an event for each token of a continuation. The last event also contains the whole text."""
         parameters = self._parameters(call, _GenerationParameters)
         if parameters.best_of > 1:
-            raise BadRequestError("stream needs best_of = 1")
+            raise BadRequestError("stream requires best_of = 1")
         options, (seed,) = parameters.generation(1)
         if seed is not None:
             options["seed"] = seed
         num_prompt = num_tokens = 0
-        events: list[dict[str, Any]] = []  # at most one event, kept until it is known whether it is the last
+        events: list[dict[str, Any]] = []  # at most one event, kept until it is clear whether it is the last one
         async with AsyncExitStack() as stack:
             stack.enter_context(_length_errors())
-            admitted = self._service.admitted(call.client, call.model, parameters.cost([text], options, call.model))
+            admitted = self._service.admit(call.client, call.model, parameters.cost([text], options, call.model))
             client = await stack.enter_async_context(admitted)
             if parameters.details:
                 _, num_prompt = await self._service.call(client, call.model, "decode_prompt", (), text)
@@ -390,11 +396,11 @@ class _HuggingFace:
 
 @contextmanager
 def _length_errors(num_texts: int = 1) -> Iterator[None]:
-    """Report that an input is too long, without mentioning options of other APIs."""
+    """Context manager that reports that an input is too long, without mentioning options of other APIs."""
     try:
         yield
     except ContextLengthError as error:
-        place = place_of_text(error.number - 1, num_texts)
+        place = text_number_prefix(error.number - 1, num_texts)
         raise BadRequestError(
             f"{place}`inputs` must have less than {error.context_length} tokens, the model's context. Given: "
             f"{error.num_tokens}"
@@ -402,9 +408,9 @@ def _length_errors(num_texts: int = 1) -> Iterator[None]:
 
 
 def _part_tokens(part: StreamPart) -> list[dict[str, Any]]:
-    """Return the tokens of a part of a stream. The last one has its text."""
+    """Return the tokens in a part of a stream. The last token contains the part's text."""
     tokens = [_token(token.id, "", token.log_probability) for token in part.tokens]
-    if part.text and not tokens:  # text that was held back as a possible stop string until EOS
+    if part.text and not tokens:  # until EOS, this text was held back as a possible stop string
         tokens = [_token(EOS, "", 0.0)]
     if tokens:
         tokens[-1] |= {"text": part.text, "special": False}
@@ -412,9 +418,9 @@ def _part_tokens(part: StreamPart) -> list[dict[str, Any]]:
 
 
 def _languages(model: ModelInfo, source: str | None, target: str | None) -> tuple[str, str]:
-    """Return the languages that a request names, or a model's first pair of different languages."""
+    """Return the languages in a request, which default to the model's first pair of different languages."""
     if not (model.source_languages and model.target_languages):
-        raise BadRequestError(f"the languages of {model.name} are not known")
+        raise BadRequestError(f"the languages of {model.name} are unknown")
     source = source or model.source_languages[0]
     others = [code for code in model.target_languages if base_language(code) != base_language(source)]
     return source, target or (others or model.target_languages)[0]

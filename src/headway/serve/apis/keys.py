@@ -1,7 +1,7 @@
-"""Where the requests of an API have their key, and which requests need none.
+"""Locate the key in the requests of an API, and determine which requests need no key.
 
-The gateway finds the key before anything else of a request is interpreted. A key in the body is therefore not parsed,
-but searched for: anything at the position of a value of one of the fields may be the key.
+The gateway finds the key before anything else in a request is parsed. A key in the body is therefore found by searching
+for the names of its fields: any value that follows such a name may be the key.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from headway.serve.clients import Client
 
-# Maximum number of values of a field in which to look for the key; decoding them in a form takes about 30 ms.
+# Maximum number of values per field in which to look for the key. Decoding this many form values takes about 30 ms.
 _MAX_OCCURRENCES = 100
 _JSON_VALUE = re.compile(rb'\s{0,100}:\s{0,100}("(?:[^"\\]|\\.){0,1000}")')
 _FORM_VALUE = re.compile(rb"([^&]{0,3000})(?:&|\Z)")
@@ -30,43 +30,43 @@ _EVERYTHING = re.compile("")
 
 @dataclass(frozen=True)
 class KeyLocation:
-    """Where the requests of an API contain the key. Paths do not include the API's prefix.
+    """The places where the requests of an API contain the key. Paths do not include the API's prefix.
 
     Attributes:
-        head: Returns the key in the headers or in the query, or None if they contain none.
-        fields: The names of the fields that may contain the key in a body or in the query.
-        paths: Matches the beginning of the paths of requests whose bodies may contain the key.
-        public: Matches the paths whose GET requests need no key.
-        is_required: Whether a request must have a key even if the service has no keys. Any key is then accepted.
-        refusal: Returns the reply to a request with a wrong key, or with no key, if it differs from the usual one.
+        read_head: Returns the key in the headers or the query, or None if they do not contain a key.
+        field_names: Names of the fields that may contain the key in a body or in the query.
+        body_paths: Matches the beginnings of paths whose request bodies may contain the key.
+        public_paths: Matches the paths whose GET requests need no key.
+        is_required: Whether requests must contain a key even if the service has no keys. Any key is then accepted.
+        make_refusal: Returns the reply to a request with a wrong or missing key, or None for the default reply.
     """
 
-    head: Callable[[HTTPConnection], str | None]
-    fields: tuple[str, ...] = ()
-    paths: re.Pattern[str] = _EVERYTHING
-    public: re.Pattern[str] = _NOTHING
+    read_head: Callable[[HTTPConnection], str | None]
+    field_names: tuple[str, ...] = ()
+    body_paths: re.Pattern[str] = _EVERYTHING
+    public_paths: re.Pattern[str] = _NOTHING
     is_required: bool = False
-    refusal: Callable[[HTTPConnection, str | None], Response | None] = lambda _, __: None
+    make_refusal: Callable[[HTTPConnection, str | None], Response | None] = lambda _, __: None
 
     def is_public(self, method: str, path: str) -> bool:
         """Return whether a request needs no key."""
-        return method in ("GET", "HEAD") and self.public.fullmatch(path) is not None
+        return method in ("GET", "HEAD") and self.public_paths.fullmatch(path) is not None
 
-    def in_bodies_of(self, path: str) -> bool:
-        """Return whether the body of a request to a path may have the key."""
-        return bool(self.fields) and self.paths.match(path) is not None
+    def may_be_in_body_of(self, path: str) -> bool:
+        """Return whether the body of a request to this path may contain the key."""
+        return bool(self.field_names) and self.body_paths.match(path) is not None
 
-    def in_head(self, head: HTTPConnection) -> str | None:
-        """Return the key in the headers or in the query, or None if they contain none."""
-        key = self.head(head)
+    def find_in_head(self, head: HTTPConnection) -> str | None:
+        """Return the key in the headers or the query, or None if they do not contain a key."""
+        key = self.read_head(head)
         if key is None:
-            key = next(filter(None, map(head.query_params.get, self.fields)), None)
+            key = next(filter(None, map(head.query_params.get, self.field_names)), None)
         return key
 
-    def in_body(self, content_type: str, body: bytes) -> Iterator[str]:
-        """Yield possible keys in a body. Nothing else in the body is interpreted."""
+    def find_in_body(self, content_type: str, body: bytes) -> Iterator[str]:
+        """Yield possible keys in a body, without parsing the rest of the body."""
         kind = content_type.partition(";")[0].strip().lower()
-        for name in map(str.encode, self.fields):
+        for name in map(str.encode, self.field_names):
             if kind == "application/x-www-form-urlencoded":
                 first = _FORM_VALUE.match(body, len(name) + 1) if body.startswith(name + b"=") else None
                 others = _values_after(b"&" + name + b"=", _FORM_VALUE, body)
@@ -83,13 +83,13 @@ class KeyLocation:
 
 
 def client_of(request: HTTPConnection) -> Client:
-    """Return who sends a request, as the gateway has found out."""
+    """Return the client that has sent a request, which the gateway has determined."""
     client: Client = request.state.client
     return client
 
 
 def _values_after(beginning: bytes, value: re.Pattern[bytes], body: bytes) -> Iterator[bytes]:
-    """Yield the values that follow the beginning of a field."""
+    """Yield the values that follow occurrences of ``beginning``, the name of a field."""
     start = 0
     for _ in range(_MAX_OCCURRENCES):
         start = body.find(beginning, start)

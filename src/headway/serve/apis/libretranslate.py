@@ -1,4 +1,4 @@
-"""The API of LibreTranslate (https://libretranslate.com/docs)."""
+"""The LibreTranslate API (https://libretranslate.com/docs)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from starlette.routing import Route
 from headway.decode.request import DecodingOptions
 from headway.documents import document_extensions
 from headway.predict.translation.options import TranslateOptions
-from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.disconnect import cancel_on_disconnect
 from headway.serve.apis.failed_texts import refuse_failed_texts
 from headway.serve.apis.keys import KeyLocation, client_of
 from headway.serve.apis.libretranslate_specification import SPECIFICATION
@@ -30,13 +30,13 @@ from headway.serve.service import Service
 TRANSLATE_FILE_PATH = "/translate_file"
 DOWNLOAD_PATH = "/download_file/"  # the rest of the path is a secret, because a download needs no key
 _MAX_ALTERNATIVES = 10
-_CHECK_S = 0.5  # how often to check whether the service is ending
+_CHECK_S = 0.5  # time between two checks whether the service is shutting down
 
 
-KEYS = KeyLocation(
+KEY_LOCATION = KeyLocation(
     lambda _: None,
-    fields=("api_key", "apiKey"),  # the npm client uses the second name
-    public=re.compile(rf"/languages|/frontend/settings|/health|/spec|{DOWNLOAD_PATH}.*", re.DOTALL),
+    field_names=("api_key", "apiKey"),  # the npm client uses the second name
+    public_paths=re.compile(rf"/languages|/frontend/settings|/health|/spec|{DOWNLOAD_PATH}.*", re.DOTALL),
 )
 
 
@@ -55,7 +55,7 @@ def routes(service: Service) -> list[Route]:
 
 
 def document_routes(service: Service, documents: ServedDocuments) -> list[Route]:
-    """Return the routes of documents."""
+    """Return the routes for documents."""
     api = _LibreTranslateDocuments(service, documents)
     return [
         Route(TRANSLATE_FILE_PATH, api.translate_file, methods=["POST"]),
@@ -63,8 +63,8 @@ def document_routes(service: Service, documents: ServedDocuments) -> list[Route]
     ]
 
 
-def error(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
-    """Return an error in the form of this API."""
+def error_reply(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
+    """Return an error reply in the format of this API."""
     return JSONResponse({"error": message}, status, headers)
 
 
@@ -87,7 +87,7 @@ class _LibreTranslate:
         options = TranslateOptions(decoding=decoding, markup="html" if format_ == "html" else None)
         work = self._service.translate(client, texts, source, target, options=options)
         with _language_errors():
-            translations, detected = await unless_disconnected(request, work)
+            translations, detected = await cancel_on_disconnect(request, work)
         refuse_failed_texts(translations)
         answer: dict[str, Any] = {
             "translatedText": _one_or_list([translation.text for translation in translations], is_list)
@@ -103,7 +103,7 @@ class _LibreTranslate:
         fields = await read_fields(request)
         texts, _ = _texts(fields)
         work = self._service.detect(client_of(request), texts[:1] or [""])
-        return JSONResponse([_confidence(language) for language in await unless_disconnected(request, work)])
+        return JSONResponse([_confidence(language) for language in await cancel_on_disconnect(request, work)])
 
     async def languages(self, _: Request) -> Response:
         def targets_of_languages() -> list[dict[str, Any]]:
@@ -116,7 +116,7 @@ class _LibreTranslate:
                 for code, codes in sorted(targets.items())
             ]
 
-        content = await self._service.list_once("LibreTranslate", targets_of_languages)
+        content = await self._service.cached_list("LibreTranslate", targets_of_languages)
         return Response(content, media_type="application/json")
 
     async def settings(self, _: Request) -> Response:
@@ -141,7 +141,7 @@ class _LibreTranslate:
         )
 
     async def suggest(self, _: Request) -> Response:
-        return error("Suggestions are disabled on this server.", 403)
+        return error_reply("Suggestions are disabled on this server.", 403)
 
     async def spec(self, _: Request) -> Response:
         return JSONResponse(SPECIFICATION)
@@ -155,7 +155,7 @@ class _LibreTranslateDocuments:
         self._service, self._documents = service, documents
 
     async def translate_file(self, request: Request) -> Response:
-        """Translate a file, and then return the address of the result."""
+        """Translate a file, and return the URL of the result."""
         fields, file = await read_upload(request)
         client = client_of(request)
         source, target = _required(fields, "source"), _required(fields, "target")
@@ -165,9 +165,9 @@ class _LibreTranslateDocuments:
             raise BadRequestError("Invalid request: empty file")
         adding = self._documents.add(client, file.name, file.content, source, target)
         with _language_errors():
-            document = await unless_disconnected(request, adding)
+            document = await cancel_on_disconnect(request, adding)
         try:
-            await unless_disconnected(request, self._finished(document))
+            await cancel_on_disconnect(request, self._finished(document))
         except BaseException:
             self._documents.remove(document)
             raise
@@ -178,7 +178,7 @@ class _LibreTranslateDocuments:
         return JSONResponse({"translatedFileUrl": address})
 
     async def _finished(self, document: ServedDocument) -> None:
-        """Wait until a document is translated, or the service ends."""
+        """Wait until a document is translated. Raises :class:`UnavailableError` if the service shuts down."""
         while not document.finished.is_set():
             if self._service.is_draining:
                 raise UnavailableError
@@ -186,9 +186,9 @@ class _LibreTranslateDocuments:
                 await asyncio.wait_for(document.finished.wait(), _CHECK_S)
 
     async def download_file(self, request: Request) -> Response:
-        """Return a translated file to everyone who knows its address."""
+        """Return a translated file. Its URL contains a secret, so that no key is needed."""
         secret, _, name = request.path_params["name"].partition(".")
-        document = self._documents.with_secret(secret)
+        document = self._documents.find_by_secret(secret)
         if name != document.name:
             raise UnknownDocumentError(name)
         return FileResponse(document.fetch(), media_type=document.format.media_type, filename=document.name)
@@ -204,7 +204,7 @@ def _required(fields: dict[str, Any], name: str) -> str:
 
 
 def _texts(fields: dict[str, Any]) -> tuple[list[str], bool]:
-    """Return the texts of ``q``, and whether it is a list."""
+    """Return the texts in the field ``q``, and whether the field is a list."""
     q = fields.get("q")
     if q is None or q == "":
         raise BadRequestError("Invalid request: missing q parameter")
@@ -217,14 +217,16 @@ def _texts(fields: dict[str, Any]) -> tuple[list[str], bool]:
 
 @contextmanager
 def _language_errors() -> Iterator[None]:
-    """Say as LibreTranslate does that no model translates a pair of languages."""
+    """Context manager that reports an unsupported pair of languages in LibreTranslate's words."""
     try:
         yield
     except UnknownLanguageError as error:
         if error.side != "pair":
             raise  # its message is the same as LibreTranslate's
         source, target = (f"{english_name(code)} ({code})" for code in (error.source, error.target))
-        raise BadRequestError(f"{error.place}{target} is not available as a target language from {source}") from None
+        raise BadRequestError(
+            f"{error.text_prefix}{target} is not available as a target language from {source}"
+        ) from None
 
 
 def _alternatives(fields: dict[str, Any]) -> int:

@@ -1,4 +1,4 @@
-"""The description of LibreTranslate's API that /spec returns, in the format that LibreTranslate uses (Swagger 2.0)."""
+"""The description of the LibreTranslate API that /spec returns, in LibreTranslate's format (Swagger 2.0)."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _TARGET = ("target", _TEXT, True, "Target language code")
 def _operation(
     summary: str, result: dict[str, Any], *fields: tuple[str, dict[str, Any], bool, str], errors: tuple[int, ...] = ()
 ) -> dict[str, Any]:
-    """Return the description of a method of a path.
+    """Return the description of an operation.
 
     Args:
-        summary: What it does.
-        result: The schema of the reply.
-        fields: Name, schema, whether it is required, and description of each field of the form.
-        errors: The statuses of errors.
+        summary: Summary of the operation.
+        result: Schema of the reply.
+        fields: Name, schema, whether it is required, and description of each form field.
+        errors: HTTP statuses of error replies.
     """
     described = [
         {"in": "formData", "name": name, "schema": schema, "required": required, "description": description}

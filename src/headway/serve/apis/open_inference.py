@@ -1,16 +1,17 @@
-"""The Open Inference Protocol, version 2, over HTTP, with its binary form of tensors.
+"""The Open Inference Protocol, version 2, over HTTP, with binary tensor data.
 
 See https://github.com/kserve/open-inference-protocol, and https://github.com/triton-inference-server/server for the
-extensions ``binary_tensor_data`` and ``classification``. Each model reads one tensor of texts, ``text`` (BYTES). The
-output tensors and the supported parameters of a request depend on the model's task:
+extensions ``binary_tensor_data`` and ``classification``. Each model has one input tensor of texts, ``text`` (BYTES).
+The output tensors and the supported request parameters depend on the model's task:
 
-- translation: ``translation``; ``source_language``, ``target_language`` and ``markup`` (html or xml)
-- classification: ``label``, ``probability`` and ``probabilities``, which has one more dimension, of the labels
-- language models: ``continuation`` and ``finish_reason``; the fields of :class:`headway.predict.GenerationOptions` that
-  describe one continuation
-- masked language models: ``filled`` and ``probability``, which have one more dimension, of the fillings; ``top``
+- translation: outputs ``translation``; parameters ``source_language``, ``target_language`` and ``markup`` (html or xml)
+- classification: outputs ``label``, ``probability`` and ``probabilities``, which has an additional dimension of labels
+- language models: outputs ``continuation`` and ``finish_reason``; parameters are the fields of
+  :class:`headway.predict.GenerationOptions` that apply to a single continuation
+- masked language models: outputs ``filled`` and ``probability``, which have an additional dimension of fillings;
+  parameter ``top``
 
-The other tensors have the shape of ``text``. There is one version of each model, called "1".
+All other output tensors have the shape of ``text``. Each model has a single version, "1".
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from headway.decode.generation_options import GenerationOptions
 from headway.kinds import Capability
 from headway.predict.markup.html import MarkupKind
 from headway.predict.translation.options import TranslateOptions
-from headway.serve.apis.disconnect import unless_disconnected
-from headway.serve.apis.failed_texts import naming_text, refuse_failed_texts
+from headway.serve.apis.disconnect import cancel_on_disconnect
+from headway.serve.apis.failed_texts import add_text_number_to_errors, refuse_failed_texts
 from headway.serve.apis.keys import KeyLocation, client_of
-from headway.serve.apis.request_fields import authorization, languages_for, parse_fields, parse_json_object
+from headway.serve.apis.request_fields import authorization, choose_languages, parse_fields, parse_json_object
 from headway.serve.clients import Client
 from headway.serve.cost import cost_of_fillings, cost_of_generation
 from headway.serve.errors import BadRequestError, TooLargeError, UnknownModelError
@@ -49,20 +50,20 @@ from headway.version import __version__
 _VERSION, _INPUT = "1", "text"
 _EXTENSIONS = ("binary_tensor_data", "classification")
 _HEADER_LENGTH = "Inference-Header-Content-Length"
-_ZLIB_OR_GZIP = 47  # window size with which zlib detects the format itself
+_ZLIB_OR_GZIP = 47  # window size that makes zlib detect the format
 _LENGTH = struct.Struct("<I")
 _MAX_DIMENSIONS = 8
 _MAX_FILLINGS = 100
 _MAX_DIGITS = 20
-# Parameters of Triton that describe how a request is scheduled. Headway's models have no sequences. Parameters of
-# Triton and, the last one, of MLServer that have no effect on the result.
+# Triton parameters, and MLServer's content_type, that have no effect on the result. Most of them control scheduling;
+# Headway's models have no sequences of requests.
 _WITHOUT_EFFECT = {
     "sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "binary_data_output", "content_type",
 }  # fmt: skip
 
 
 def _key(head: HTTPConnection) -> str | None:
-    """Return KEY of ``Authorization: Bearer KEY``, or the password KEY of ``Basic``."""
+    """Return KEY in ``Authorization: Bearer KEY``, or the password in ``Authorization: Basic``."""
     basic = authorization(head, "basic")
     if basic is None:
         return authorization(head, "bearer")
@@ -72,7 +73,7 @@ def _key(head: HTTPConnection) -> str | None:
         raise BadRequestError("the header Authorization is not valid") from None
 
 
-KEYS = KeyLocation(_key, public=re.compile("/v2|/v2/health/(?:live|ready)"))
+KEY_LOCATION = KeyLocation(_key, public_paths=re.compile("/v2|/v2/health/(?:live|ready)"))
 
 
 def routes(service: Service) -> list[Route]:
@@ -95,19 +96,19 @@ def routes(service: Service) -> list[Route]:
     ]
 
 
-def error(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
-    """Return an error in the form of this API."""
+def error_reply(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
+    """Return an error reply in the format of this API."""
     return JSONResponse({"error": message}, status, headers)
 
 
-# Requests.
+# Request bodies.
 
 
 class _TensorParameters(BaseModel):
     binary_data: bool | None = None
     binary_data_size: int | None = Field(None, ge=0)
     classification: int | None = Field(None, ge=1)
-    shared_memory_region: None = None  # extensions of Triton that need the client on this machine
+    shared_memory_region: None = None  # refused: Triton extensions that require the client on the same machine
 
 
 class _InputTensor(BaseModel):
@@ -150,14 +151,14 @@ class _NoParameters(BaseModel):
 
 @dataclass(frozen=True)
 class _OutputTensor:
-    """A tensor of a reply.
+    """A tensor in a reply.
 
     Attributes:
-        name: The tensor's name.
-        datatype: BYTES, or FP32.
-        shape: The tensor's shape.
+        name: Name of the tensor.
+        datatype: BYTES or FP32.
+        shape: Shape of the tensor.
         data: The elements in row-major order.
-        labels: With one label for each element of the last dimension, the tensor may be sent as classifications.
+        labels: Labels for the elements of the last dimension. With labels, the tensor may be sent as classifications.
     """
 
     name: str
@@ -167,7 +168,7 @@ class _OutputTensor:
     labels: Sequence[str] = ()
 
     def classified(self, count: int) -> _OutputTensor:
-        """Return the ``count`` best classes of each row, in the form ``VALUE:INDEX:LABEL``."""
+        """Return the ``count`` best classes of each row, formatted as ``VALUE:INDEX:LABEL``."""
         values, width = list(map(float, self.data)), self.shape[-1]
         count = min(count, width)
         data = [
@@ -178,14 +179,14 @@ class _OutputTensor:
         return _OutputTensor(self.name, "BYTES", (*self.shape[:-1], count), data)
 
     def to_bytes(self) -> bytes:
-        """Return the elements in binary form."""
+        """Return the elements as binary tensor data."""
         if self.datatype == "FP32":
             return struct.pack(f"<{len(self.data)}f", *self.data)
         encoded = [str(element).encode() for element in self.data]
         return b"".join(chain.from_iterable((_LENGTH.pack(len(element)), element) for element in encoded))
 
 
-# The kinds of tasks.
+# Tasks.
 
 
 @dataclass(frozen=True)
@@ -199,17 +200,17 @@ class _InferenceCall:
     parameters: dict[str, Any]
 
     def tensor(self, name: str, data: Sequence[str]) -> _OutputTensor:
-        """Return a tensor with a string for each text."""
+        """Return an output tensor with one string for each text."""
         return _OutputTensor(name, "BYTES", self.shape, data)
 
 
 @dataclass(frozen=True)
 class _InferenceTask:
-    """Describes how to call the models of one kind of task.
+    """A task: its output tensors, and the function that computes them.
 
     Attributes:
-        outputs: The names and types of the tensors that they return, and whether these have one more dimension.
-        run: Returns these tensors.
+        outputs: Name and type of each output tensor, and whether it has an additional dimension.
+        run: Calls a model, and returns the output tensors.
     """
 
     outputs: tuple[tuple[str, str, bool], ...]
@@ -218,7 +219,7 @@ class _InferenceTask:
 
 async def _translate(service: Service, call: _InferenceCall) -> list[_OutputTensor]:
     fields = parse_fields(_TranslationParameters, call.parameters)
-    source, target = languages_for(call.model, fields.source_language, fields.target_language)
+    source, target = choose_languages(call.model, fields.source_language, fields.target_language)
     options = TranslateOptions(markup=fields.markup)
     translations, _ = await service.translate(call.client, call.texts, source, target, call.model.name, options=options)
     refuse_failed_texts(translations)
@@ -243,7 +244,7 @@ async def _classify(service: Service, call: _InferenceCall) -> list[_OutputTenso
 async def _generate(service: Service, call: _InferenceCall) -> list[_OutputTensor]:
     options = GenerationOptions.from_defaults(call.model.generation, call.parameters, "parameters")
     if options.n > 1:
-        raise BadRequestError("n: one continuation of each text is returned")
+        raise BadRequestError("n: only one continuation of each text can be returned")
     cost, prompts = cost_of_generation(call.texts, options), list(call.texts)
     work = service.call(call.client, call.model, "generate", (), prompts, cost=cost, **call.parameters)
     best = [continuations[0] for continuations in await work]
@@ -255,12 +256,12 @@ async def _generate(service: Service, call: _InferenceCall) -> list[_OutputTenso
 
 async def _fill(service: Service, call: _InferenceCall) -> list[_OutputTensor]:
     top = parse_fields(_FillParameters, call.parameters).top
-    async with service.admitted(call.client, call.model, cost_of_fillings(call.texts, top)) as admitted:
+    async with service.admit(call.client, call.model, cost_of_fillings(call.texts, top)) as admitted:
         fillings = []
         for index, text in enumerate(call.texts):
-            with naming_text(index, len(call.texts)):
+            with add_text_number_to_errors(index, len(call.texts)):
                 fillings.append(await service.call(admitted, call.model, "fill", (), text, top, None))
-    width = min(map(len, fillings), default=0)  # may be less than ``top`` if the vocabulary is small
+    width = min(map(len, fillings), default=0)  # less than ``top`` if the vocabulary is smaller
     shape = (*call.shape, width)
     best = [filling for text_fillings in fillings for filling in text_fillings[:width]]
     return [
@@ -283,7 +284,7 @@ class _OpenInference:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    # The server.
+    # Routes of the server.
 
     async def server(self, _: Request) -> Response:
         return JSONResponse({"name": "headway", "version": __version__, "extensions": _EXTENSIONS})
@@ -293,13 +294,13 @@ class _OpenInference:
 
     async def ready(self, _: Request) -> Response:
         reason = self._service.unavailable_reason
-        return error(reason, 503) if reason else JSONResponse({"ready": True})
+        return error_reply(reason, 503) if reason else JSONResponse({"ready": True})
 
-    # Models.
+    # Routes of models.
 
     async def model_ready(self, request: Request) -> Response:
         model, reason = self._model(request), self._service.unavailable_reason
-        return error(reason, 503) if reason else JSONResponse({"name": model.name, "ready": True})
+        return error_reply(reason, 503) if reason else JSONResponse({"name": model.name, "ready": True})
 
     async def model(self, request: Request) -> Response:
         model = self._model(request)
@@ -325,18 +326,18 @@ class _OpenInference:
         self._service.sizes.check_texts(texts)
         parameters = {name: value for name, value in fields.parameters.items() if name not in _WITHOUT_EFFECT}
         call = _InferenceCall(client, model, texts, tuple(fields.inputs[0].shape), parameters)
-        tensors = await unless_disconnected(request, _TASKS[model.capability].run(self._service, call))
+        tensors = await cancel_on_disconnect(request, _TASKS[model.capability].run(self._service, call))
         head = {"model_name": model.name, "model_version": _VERSION} | ({"id": fields.id} if fields.id else {})
         return _reply(head, fields, tensors)
 
     def _model(self, request: Request) -> ModelInfo:
         name, version = request.path_params["name"], request.path_params.get("version", _VERSION)
         if version != _VERSION:
-            raise UnknownModelError(f"There is no model {name} of version {version}")
-        return self._service.model(name, *_TASKS)
+            raise UnknownModelError(f"There is no version {version} of the model {name}")
+        return self._service.find_model(name, *_TASKS)
 
     async def _body(self, request: Request) -> bytes:
-        """Return the body of a request, which may be compressed."""
+        """Return the body of a request, decompressed if necessary."""
         body, encoding = await request.body(), request.headers.get("content-encoding", "identity").lower()
         if encoding == "identity":
             return body
@@ -354,11 +355,11 @@ class _OpenInference:
         return body
 
 
-# Reading requests.
+# Parsing of requests.
 
 
 async def _split(request: Request, body: bytes) -> tuple[_InferenceFields, bytes]:
-    """Return the fields of a request, and the binary data after them."""
+    """Return the JSON fields of a request, and the binary data that follows them."""
     length = request.headers.get(_HEADER_LENGTH)
     if length is None:
         return parse_fields(_InferenceFields, await parse_json_object(body)), b""
@@ -369,7 +370,7 @@ async def _split(request: Request, body: bytes) -> tuple[_InferenceFields, bytes
 
 
 def _texts(tensor: _InputTensor, binary_data: bytes) -> list[str]:
-    """Return the elements of a tensor, whose binary data, if it has any, is ``binary_data``."""
+    """Return the elements of a tensor, from its JSON data or from ``binary_data``."""
     if tensor.name != _INPUT:
         raise BadRequestError(f"unexpected inference input '{tensor.name}'; expected '{_INPUT}'")
     size = tensor.parameters.binary_data_size
@@ -382,16 +383,16 @@ def _texts(tensor: _InputTensor, binary_data: bytes) -> list[str]:
 
 
 def _flat(data: Any) -> list[str]:
-    """Return the elements of nested lists."""
+    """Return the elements of nested lists as one list."""
     while isinstance(data, list) and data and all(isinstance(item, list) for item in data):
         data = list(chain.from_iterable(data))
     if not isinstance(data, list) or not all(isinstance(item, str) for item in data):
-        raise BadRequestError(f"the data of '{_INPUT}' are not strings")
+        raise BadRequestError(f"the data of '{_INPUT}' is not a list of strings")
     return data
 
 
 def _read_elements(data: bytes) -> list[str]:
-    """Return the elements of a tensor in binary form. Each element is preceded by its length."""
+    """Return the elements in binary tensor data. Each element is preceded by its length."""
     elements, position = [], 0
     try:
         while position < len(data):
@@ -401,12 +402,14 @@ def _read_elements(data: bytes) -> list[str]:
                 raise BadRequestError(f"an element of '{_INPUT}' is longer than the data")
             elements.append(data[start:position].decode())
     except (struct.error, UnicodeDecodeError):
-        raise BadRequestError(f"the binary data of '{_INPUT}' are not length-prefixed UTF-8 strings") from None
+        raise BadRequestError(
+            f"the binary data of '{_INPUT}' does not consist of length-prefixed UTF-8 strings"
+        ) from None
     return elements
 
 
 def _check_outputs(fields: _InferenceFields, model: ModelInfo) -> None:
-    """Refuse outputs that a model does not have."""
+    """Raise :class:`BadRequestError` if a requested output does not exist or has no classes."""
     has_classes = {name: is_wider and bool(model.labels) for name, _, is_wider in _TASKS[model.capability].outputs}
     for wanted in fields.outputs:
         if wanted.name not in has_classes:
@@ -415,7 +418,7 @@ def _check_outputs(fields: _InferenceFields, model: ModelInfo) -> None:
             raise BadRequestError(f"the output '{wanted.name}' has no classes")
 
 
-# Writing replies.
+# Contents of replies.
 
 
 def _reply(own: dict[str, Any], fields: _InferenceFields, tensors: Sequence[_OutputTensor]) -> Response:

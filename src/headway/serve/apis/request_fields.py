@@ -1,4 +1,4 @@
-"""Read the fields of a request: for all APIs."""
+"""Read the fields of requests, for all APIs."""
 
 from __future__ import annotations
 
@@ -22,48 +22,51 @@ from starlette.requests import HTTPConnection, Request
 
 from headway.serve.errors import BadRequestError
 from headway.serve.model_info import ModelInfo
-from headway.serve.turns import Turns
+from headway.serve.turns import FairSemaphore
 
 T = TypeVar("T")
 DataT = TypeVar("DataT", str, bytes)
 FieldsT = TypeVar("FieldsT", bound=BaseModel)
 _MAX_DEPTH = 20
 _MAX_FIELDS = 10_000
-_LARGE = 65_536  # characters or bytes; parsing more takes long
+_LARGE = 65_536  # size in characters or bytes above which parsing takes long
 _PIECE = 32_768  # number of bytes of a form to parse at a time
 _CHARSETS = (b"utf-8", b"utf8", b"us-ascii", b"ascii")
-# Maximum number of lists and objects in a JSON body, or one per this many bytes, if that is more:
+# Maximum number of lists and objects in a JSON body: _MAX_CONTAINERS or, if that is more, one per _MIN_BYTES bytes.
 _MAX_CONTAINERS = 200_000
 _MIN_BYTES = 16
-# Maximum number in a JSON body, which limits the values in lists; or one comma per this many bytes, if that is more:
+# Maximum number of commas in a JSON body, which limits the number of values in lists: _MAX_COMMAS or, if that is more,
+# one per _BYTES_PER_COMMA bytes.
 _MAX_COMMAS = 500_000
 _BYTES_PER_COMMA = 8
-# Maximum number of lists that directly follow another list; only requests that create glossaries have more.
+# Maximum number of lists that directly follow another list. Only requests that create glossaries need more.
 _MAX_ROWS = 20_000
 _ROW = re.compile(rb"\]\s*,\s*\[")
-_parser, _parser_turns = ThreadPoolExecutor(1, "parser"), Turns(1)
+_parser, _parser_turns = ThreadPoolExecutor(1, "parser"), FairSemaphore(1)
 current_sender: ContextVar[str] = ContextVar("sender", default="")
-"""The sender of the request that the current task answers: a key, or an address while the key is not known."""
+"""The sender of the current task's request: its key or, while the key is not known, its address."""
 _FIELD = re.compile(rb'"\s*:')
 
 
 def authorization(head: HTTPConnection, *schemes: str) -> str | None:
-    """Return the key in the header ``Authorization: SCHEME KEY``, or None without a header of one of the schemes."""
+    """Return the key in the header ``Authorization: SCHEME KEY``, or None if the header has none of the schemes."""
     scheme, _, key = head.headers.get("authorization", "").partition(" ")
     return key.strip() if scheme.lower() in schemes else None
 
 
 async def parse_body(request: Request, kind: type[FieldsT]) -> FieldsT:
-    """Return the JSON object in the body of a request as an object of the type ``kind``.
+    """Parse the JSON object in the body of a request, and return an instance of ``kind``.
 
     Raises:
         BadRequestError: The body is not valid JSON, or its fields do not match ``kind``.
     """
-    return await unless_large(lambda body: parse_fields(kind, _as_object(read_json(body))), await request.body())
+    return await call_in_thread_if_large(
+        lambda body: parse_fields(kind, _as_object(read_json(body))), await request.body()
+    )
 
 
 def parse_fields(kind: type[FieldsT], fields: dict[str, Any]) -> FieldsT:
-    """Return the fields of a request as an object of the type ``kind``.
+    """Validate the fields of a request, and return an instance of ``kind``.
 
     Raises:
         BadRequestError: The fields do not match ``kind``.
@@ -77,10 +80,10 @@ def parse_fields(kind: type[FieldsT], fields: dict[str, Any]) -> FieldsT:
 
 
 def optional_text(fields: dict[str, Any], name: str, problem: str = "{} is not a string") -> str | None:
-    """Return the string in a field, or None if it is missing or empty.
+    """Return the string in a field, or None if the field is missing or empty.
 
     Raises:
-        BadRequestError: The field is not a string. Its message is ``problem``, in which the name replaces {}.
+        BadRequestError: The field is not a string. The message is ``problem``, with {} replaced by the field's name.
     """
     value = fields.get(name)
     if value is not None and not isinstance(value, str):
@@ -89,24 +92,24 @@ def optional_text(fields: dict[str, Any], name: str, problem: str = "{} is not a
 
 
 async def read_fields(request: Request) -> dict[str, Any]:
-    """Return the fields of a request: of its query string, and of its body, which takes precedence.
+    """Return the fields in the query string and the body of a request. The body takes precedence.
 
-    The body may be JSON, a form, or multipart. A field that occurs several times is a list.
+    The body may be JSON, a form, or multipart. A field that occurs several times becomes a list.
 
     Raises:
-        BadRequestError: The body is not valid.
+        BadRequestError: The body is invalid.
     """
     fields: dict[str, Any] = _joined(request.query_params.multi_items())
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     body = await request.body()
     if not body:
         return fields
-    if kind == "application/x-www-form-urlencoded":  # Starlette would read text that is not escaped as Latin-1
+    if kind == "application/x-www-form-urlencoded":  # Starlette would decode unescaped text as Latin-1
         try:
             text = body.decode("utf-8")
         except UnicodeDecodeError:
             raise BadRequestError("the form is not valid UTF-8") from None
-        return fields | _joined(await unless_large(_parse_form, text))
+        return fields | _joined(await call_in_thread_if_large(_parse_form, text))
     if kind == "multipart/form-data":
         return fields | (await _read_multipart(request))[0]
     return fields | await parse_json_object(body)
@@ -114,14 +117,14 @@ async def read_fields(request: Request) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class UploadedFile:
-    """A file of a form."""
+    """A file that was uploaded in a form."""
 
     name: str
     content: bytes
 
 
 async def read_upload(request: Request) -> tuple[dict[str, Any], UploadedFile | None]:
-    """Return the fields of a request like :func:`read_fields`, and the file in the field ``file``, if there is one.
+    """Return the fields of a request like :func:`read_fields`, and the file in the field ``file``, or None.
 
     Raises:
         BadRequestError: The body is not a valid form.
@@ -134,10 +137,9 @@ async def read_upload(request: Request) -> tuple[dict[str, Any], UploadedFile | 
 
 
 async def _read_multipart(request: Request) -> tuple[dict[str, Any], dict[str, UploadedFile]]:
-    """Return the fields and the files of a form.
+    """Return the fields and the files in a form.
 
-    The fields are decoded as UTF-8, regardless of the declared charset, because the time of some of Python's decoders
-    grows with the square of the length.
+    Only UTF-8 is accepted as the declared charset, because some of Python's decoders take quadratic time.
     """
     charset = parse_options_header(request.headers["content-type"])[1].get(b"charset", b"utf-8")
     if charset.lower() not in _CHARSETS:
@@ -147,7 +149,7 @@ async def _read_multipart(request: Request) -> tuple[dict[str, Any], dict[str, U
     async def pieces() -> AsyncGenerator[bytes]:
         for start in range(0, len(body), _PIECE):
             yield body[start : start + _PIECE]
-            await asyncio.sleep(0)  # so that other requests are answered meanwhile
+            await asyncio.sleep(0)  # so that other requests can be answered meanwhile
 
     try:
         form = await MultiPartParser(request.headers, pieces()).parse()
@@ -163,34 +165,34 @@ async def _read_multipart(request: Request) -> tuple[dict[str, Any], dict[str, U
 
 
 async def parse_json(body: bytes) -> Any:
-    """Parse a JSON body, a large one in a thread.
+    """Parse a JSON body. Large bodies are parsed in a thread.
 
     Raises:
         BadRequestError: The body is not valid JSON, is nested too deeply, or has too many lists and objects.
     """
-    return await unless_large(read_json, body)
+    return await call_in_thread_if_large(read_json, body)
 
 
-async def check_size_of_json(body: bytes, *, may_have_rows: bool) -> None:
-    """Raise :class:`BadRequestError` if a JSON body has more lists, objects and fields than are parsed quickly."""
-    await unless_large(partial(_check_size_of_json, may_have_rows=may_have_rows), body)
+async def check_json_size(body: bytes, *, may_have_rows: bool) -> None:
+    """Raise :class:`BadRequestError` if a JSON body has more lists, objects and fields than can be parsed quickly."""
+    await call_in_thread_if_large(partial(_check_json_size, may_have_rows=may_have_rows), body)
 
 
-async def unless_large(function: Callable[[DataT], T], data: DataT) -> T:
-    """Call a function, in a thread if its argument is large, so that other requests are answered meanwhile.
+async def call_in_thread_if_large(function: Callable[[DataT], T], data: DataT) -> T:
+    """Call a function. If its argument is large, call it in a thread, so that other requests can be answered meanwhile.
 
-    A single thread parses all bodies, because several threads would take the interpreter's lock from the event loop in
-    turns. Senders take turns.
+    A single thread handles all large arguments, because several threads would compete with the event loop for the
+    interpreter lock. Senders take turns.
     """
     if len(data) <= _LARGE:
         return function(data)
-    async with _parser_turns.take(current_sender.get(), 1):
+    async with _parser_turns.slot(current_sender.get(), 1):
         return await asyncio.get_running_loop().run_in_executor(_parser, function, data)
 
 
 def read_json(body: bytes) -> Any:
-    """Parse a JSON body in this thread. Raises the errors of :func:`parse_json`."""
-    _check_size_of_json(body)
+    """Parse a JSON body in the current thread. Raises the same exceptions as :func:`parse_json`."""
+    _check_json_size(body)
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):  # not JSON, not UTF-8, or nested too deeply
@@ -199,7 +201,7 @@ def read_json(body: bytes) -> Any:
     return value
 
 
-def _check_size_of_json(body: bytes, *, may_have_rows: bool = True) -> None:
+def _check_json_size(body: bytes, *, may_have_rows: bool = True) -> None:
     commas = max(_MAX_COMMAS, len(body) // _BYTES_PER_COMMA)
     if body.count(b",") > commas:
         raise BadRequestError(f"the body has more than {commas:,} commas between values or in texts")
@@ -220,21 +222,22 @@ def _parse_form(text: str) -> list[tuple[str, str]]:
         raise BadRequestError(f"the form has more than {_MAX_FIELDS:,} fields") from None
 
 
-def languages_for(model: ModelInfo, source: str | None, target: str | None) -> tuple[str, str]:
-    """Return the languages that a request names; by default, the languages of the model.
+def choose_languages(model: ModelInfo, source: str | None, target: str | None) -> tuple[str, str]:
+    """Return the languages in a request, which default to the model's languages.
 
     Raises:
-        BadRequestError: The model translates into several languages, and the request names none.
+        BadRequestError: The model has several target languages and the request specifies none, or the model's languages
+            are unknown.
     """
     if target is None and len(model.target_languages) > 1:
-        raise BadRequestError(f"target_language is missing; {model.name} has several")
+        raise BadRequestError(f"target_language is missing; {model.name} has several target languages")
     if not (model.source_languages and model.target_languages):
-        raise BadRequestError(f"the languages of {model.name} are not known")
+        raise BadRequestError(f"the languages of {model.name} are unknown")
     return source or model.source_languages[0], target or model.target_languages[0]
 
 
 def check_nesting(value: Any, max_fields: int = _MAX_FIELDS) -> None:
-    """Check that JSON is not nested too deeply, and that its objects have at most ``max_fields`` fields together.
+    """Check that a JSON value is not nested too deeply, and has at most ``max_fields`` object fields in total.
 
     Raises:
         BadRequestError: The value exceeds a limit.

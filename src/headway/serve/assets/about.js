@@ -1,8 +1,8 @@
-// About this model: the drawing of its architecture, which is fetched when a person opens it.
+// About this model: a drawing of the architecture, which is fetched when the user opens the section.
 
 import { make } from "./dom.js";
 
-/** Returns a closed section with the drawings of models, which the service makes from their configurations. */
+/** Returns a closed section with drawings of the models, which the service makes from their configurations. */
 export function aboutModels({ api, t, describe }, models) {
   const drawings = make("div", {});
   const element = make("details", { class: "card about-models" }, make("summary", {}, t("about.title")), drawings);

@@ -1,9 +1,9 @@
-// The client of the native API, /api/v1. Aborting a signal also ends the work on the server.
+// A client for the native API, /api/v1. Aborting a signal also ends the work on the server.
 
-export const MAX_PATIENCE_S = 60; // a busy service that needs longer is an error
-const MAX_RETRIES = 3; // of a service that cannot do it now, which may not change
+export const MAX_PATIENCE_S = 60; // maximum Retry-After of a busy service; a longer one is treated as an error
+const MAX_RETRIES = 3; // maximum number of retries if the service is unavailable
 
-/** A reply that is an error. `status` is that of HTTP; `retryAfter` is in seconds, or null. */
+/** An error reply. `status` is the HTTP status. `retryAfter` is in seconds, or null. */
 export class ApiError extends Error {
   constructor(status, message, retryAfter = null) {
     super(message);
@@ -19,10 +19,10 @@ export class UnreachableError extends Error {
   }
 }
 
-/** Returns whether a text can be a key: a header cannot contain other characters. */
+/** Returns whether a text can be a key, which must not contain characters that a header cannot contain. */
 export const isKey = (text) => Boolean(text) && !/[^!-~]/.test(text);
 
-/** Returns the error of a reply that the service cannot have sent, such as the login page of a proxy. */
+/** Returns the error for a reply that does not come from the service, such as the login page of a proxy. */
 const foreignReply = () => new ApiError(502, "the reply does not come from the service");
 
 export const isAbort = (error) => error?.name === "AbortError";
@@ -52,25 +52,25 @@ export const pause = (milliseconds, signal) =>
 export class Api {
   /**
    * @param {object} hooks
-   * @param {() => string | null} hooks.key Returns the key that the browser keeps.
-   * @param {() => Promise<void>} hooks.askForKey Asks the person for a key, and resolves when there is a new one.
-   * @param {() => void} hooks.onUnreachable Is called when the service does not answer.
+   * @param {() => string | null} hooks.key Returns the key stored in the browser.
+   * @param {() => Promise<void>} hooks.askForKey Asks the user for a key, and resolves when there is a new key.
+   * @param {() => void} hooks.onUnreachable Called when the service does not answer.
    */
   constructor(hooks) {
     this.hooks = hooks;
-    this.root = new URL("../", import.meta.url).href; // of the service, which may be behind a path of a proxy
+    this.root = new URL("../", import.meta.url).href; // URL of the service, which may include a path prefix of a proxy
   }
 
   get(path, { signal } = {}) {
     return this.#json("GET", path, undefined, signal);
   }
 
-  /** Sends JSON, or a form, and returns the JSON of the reply. With `retryWhenBusy`, a busy service is asked again. */
+  /** Sends JSON or a form, and returns the JSON of the reply. With `retryWhenBusy`, retries while the service is busy. */
   post(path, body, { signal, retryWhenBusy = false } = {}) {
     return this.#json("POST", path, body, signal, retryWhenBusy);
   }
 
-  /** Returns a file, as a Blob. */
+  /** Returns a file as a Blob. */
   async file(path, { signal } = {}) {
     return this.#answered((await this.#send("GET", path, undefined, signal)).blob(), signal);
   }
@@ -128,14 +128,14 @@ export class Api {
     }
   }
 
-  /** Asks for a key once, however many requests need it. */
+  /** Asks for a key once, no matter how many requests need it. */
   async #newKey(refused) {
-    if (this.hooks.key() !== refused) return; // another request has asked meanwhile
+    if (this.hooks.key() !== refused) return; // another request has already asked for a new key
     this.asking ??= this.hooks.askForKey().finally(() => (this.asking = null));
     await this.asking;
   }
 
-  /** Tells an aborted request and a reply that is not JSON from a service that is gone. */
+  /** Distinguishes an aborted request and a reply that is not JSON from a service that is unreachable. */
   async #answered(promise, signal) {
     try {
       return await promise;
@@ -147,7 +147,7 @@ export class Api {
     }
   }
 
-  /** Returns whether the service answers. */
+  /** Returns whether the service is ready. */
   async answers() {
     try {
       return (await fetch(`${this.root}ready`)).ok;

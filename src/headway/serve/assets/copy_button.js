@@ -1,10 +1,10 @@
-// A button that copies a text, and says that it has.
+// A button that copies a text, and confirms it.
 
 import { make } from "./dom.js";
 
 const SAID_MS = 1500;
 
-/** Returns the button. `text()` returns what is copied, and `said()` what the button says afterwards. */
+/** Returns the button. `text()` returns the text to copy, and `said()` the label of the button after copying. */
 export function copyButton({ t, announce }, text, said = () => t("copied")) {
   const button = make("button", { type: "button", class: "plain" }, t("copy"));
   button.addEventListener("click", async () => {
@@ -16,7 +16,7 @@ export function copyButton({ t, announce }, text, said = () => t("copied")) {
   return button;
 }
 
-/** Copies text, also where the page is not in a secure context, such as on another machine's http address. */
+/** Copies text, even if the page is not in a secure context, such as on another machine's http address. */
 async function copyText(text) {
   if (navigator.clipboard) {
     await navigator.clipboard.writeText(text);

@@ -1,6 +1,6 @@
-// Making elements. Text is always inserted as text, never as markup.
+// Functions that create and handle elements. Text is always inserted as text, never as markup.
 
-/** Returns an element with attributes (a value of null or false leaves one out, true gives an empty one) and children. */
+/** Returns an element with attributes and children. Null and false omit an attribute; true results in an empty value. */
 export function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -10,10 +10,10 @@ export function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** Isolates text of any direction, so that it does not affect the words around it. */
+/** Isolates text that may have another direction, so that it does not affect the words around it. */
 export const isolated = (text) => "\u2068" + text + "\u2069";
 
-/** Returns a text, cut with an ellipsis if it has more than `most` characters. */
+/** Returns a text, truncated with an ellipsis if it has more than `most` characters. */
 export const shortened = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
 /** Returns a probability as a percentage: 98%, 4.2%, 0.03%. Only certainty is 100%. */
@@ -25,14 +25,14 @@ export function percent(probability, language) {
 }
 
 /**
- * Puts the focus into the field of a new view. It stays in the list of the page's languages, because a change of the
- * language mounts all views anew.
+ * Focuses the field of a new view. If the list of the page's languages has the focus, it keeps it, because a change of
+ * the language mounts all views again.
  */
 export function focusField(field) {
   if (document.activeElement?.id !== "language") field.focus({ preventScroll: true });
 }
 
-/** Whether a key undoes a change: Ctrl+Z, or Command+Z. */
+/** Returns whether a key event means Undo: Ctrl+Z or Command+Z. */
 export const isUndo = ({ key, ctrlKey, metaKey, shiftKey }) => key === "z" && (ctrlKey || metaKey) && !shiftKey;
 
 /** Makes `item` the only one of `items` that the Tab key reaches (a roving tabindex). */
@@ -40,7 +40,7 @@ export function makeTabStop(item, items) {
   for (const each of items) each.tabIndex = each === item ? 0 : -1;
 }
 
-/** Moves the focus with the arrow keys, Home and End among `items`. Returns the element that has the focus then. */
+/** Moves the focus among `items` with the arrow keys, Home and End. Returns the element that has the focus afterwards. */
 export function moveFocus(event, items, { vertical = true, horizontal = false, rightToLeft = false } = {}) {
   const at = items.indexOf(document.activeElement), forward = rightToLeft ? -1 : 1;
   const steps = { Home: -at, End: items.length - 1 - at };

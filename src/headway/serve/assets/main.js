@@ -1,4 +1,4 @@
-// The frame of the page: navigation, theme, language, the key, and what is said when the service is gone.
+// The frame of the page: navigation, theme, language, API key, and the banner shown while the service is unreachable.
 
 import { aboutModels } from "./about.js";
 import { Api, UnreachableError, MAX_PATIENCE_S, isKey, nextEvent, pause } from "./api.js";
@@ -10,31 +10,31 @@ import { VIEWS } from "./views.js";
 const $ = (id) => document.getElementById(id);
 const RETRY_MS = 2000;
 const MAX_RETRY_MS = 60_000;
-const STEADY_MS = 10_000; // a service that answers for so long is back for good
+const STEADY_MS = 10_000; // a service that has been reachable for this time is considered stable
 const api = new Api({ key: () => settings.get("key"), askForKey, onUnreachable });
 
 /**
- * What each view gets:
- *   api                    the client of the native API (api.js)
- *   t(key, values)         a text in the language of the page (strings/)
- *   serviceMessage(text)   a message of the service as a sentence, in the language of the page if possible
- *   language               its code
+ * The context that is passed to each view:
+ *   api                    the client for the native API (api.js)
+ *   t(key, values)         returns a text in the page's language (strings/)
+ *   serviceMessage(text)   returns a message of the service as a sentence, in the page's language if possible
+ *   language               the code of the page's language
  *   models, languages      the replies of /api/v1/models and /api/v1/languages
- *   settings               get(name, otherwise) and set(name, value), kept in the browser
- *   describe(error)        an error in words for the person
- *   announce(text)         says something to people who use a screen reader
- *   navigate(view, state)  opens a view anew with a state
- *   offers(view)           tells whether a view is shown
- *   sentence()             the sentence of the view Translate as a state of the view Why, or null
- * `document` has the events "themechange" and "serviceback".
+ *   settings               get(name, otherwise) and set(name, value), stored in the browser
+ *   describe(error)        describes an error to the user
+ *   announce(text)         announces a text to users of screen readers
+ *   navigate(view, state)  opens a view with a new state
+ *   offers(view)           returns whether a view is shown
+ *   sentence()             returns the sentence in the Translate view as a state of the Why view, or null
+ * `document` dispatches the events "themechange" and "serviceback".
  *
- * mount(container, context, state) builds the view in an empty container. It may return `{ state, unmount }`:
- * `state()` returns what another mount needs to look the same (the language of the page may change), and `unmount()`
+ * mount(container, context, state) builds the view in an empty container. It may return `{ state, unmount, shown }`:
+ * `state()` returns a state with which another mount looks the same (the page's language may change), and `unmount()`
  * ends requests and listeners. A view that is not visible stays mounted in a hidden container; `shown()` is called when it
  * becomes visible again.
  */
 const context = { api, t, serviceMessage, settings, describe, announce, navigate, offers, sentence, language: "en", models: [], languages: [] };
-const mounted = new Map(); // name of a view -> its container and what its mount has returned
+const mounted = new Map(); // name of a view -> its container and the object that mount() has returned
 
 // ---- views
 
@@ -74,7 +74,7 @@ async function open(view, state) {
   container.append(aboutModels(context, context.models.filter((model) => model.capability === view.capability)));
 }
 
-/** Returns the module of a view. While the service is gone, its container says so. */
+/** Returns the module of a view. While the service is unreachable, shows a note in the container. */
 async function loaded(view, container) {
   for (;;) {
     try {
@@ -155,7 +155,7 @@ async function onUnreachable() {
   if (isUnreachable) return;
   isUnreachable = true;
   $("gone").hidden = false;
-  // The service may be ready although requests fail, which are repeated whenever it is back. So the pauses grow.
+  // Increase the pauses, because the service may be ready although requests fail, which are then repeated each time.
   retryMs = performance.now() - backAt < STEADY_MS ? Math.min(2 * retryMs, MAX_RETRY_MS) : RETRY_MS;
   do await pause(retryMs);
   while (!(await api.answers()));
@@ -171,7 +171,7 @@ function askForKey() {
   const isWrong = Boolean(settings.get("key"));
   $("key-about").textContent = isWrong ? t("key.wrong") : t("key.about");
   $("key-about").classList.toggle("error", isWrong);
-  $("key").value = settings.get("key") ?? ""; // so that a mistake in it can be corrected
+  $("key").value = settings.get("key") ?? ""; // so that the user can correct a mistake
   checkKey();
   if (!dialog.open) dialog.showModal();
   $("key").select();
@@ -183,7 +183,7 @@ function askForKey() {
   });
 }
 
-/** Says what is wrong with the key in the field, so that the dialog stays open. */
+/** Sets a validation message if the key in the field is invalid, so that the dialog stays open. */
 function checkKey() {
   const text = $("key").value.trim();
   $("key").setCustomValidity(!text || isKey(text) ? "" : t("key.characters"));
@@ -194,7 +194,7 @@ function checkKey() {
 async function start() {
   useChosenLanguage();
   $("skip").addEventListener("click", (event) => {
-    event.preventDefault(); // the part after # in the address is the name of a view
+    event.preventDefault(); // because the fragment of the URL is the name of a view
     $("main").focus();
   });
   $("key").addEventListener("input", checkKey);

@@ -1,4 +1,4 @@
-// The settings of this browser. Nothing else is stored: neither texts nor translations.
+// The settings stored in this browser. Neither texts nor translations are stored.
 
 const NAME = "headway";
 
@@ -6,13 +6,13 @@ function load() {
   try {
     return JSON.parse(localStorage.getItem(NAME)) ?? {};
   } catch {
-    return {}; // storage is disabled, or its content is not ours
+    return {}; // storage is disabled, or its content is invalid
   }
 }
 
 const unsaved = {}; // settings that could not be stored; they last until the page is closed
 
-/** Each access reads the storage, because another tab may have changed it. */
+/** Settings. Each access reads the storage, because another tab may have changed it. */
 export const settings = {
   get: (name, otherwise = null) => ({ ...load(), ...unsaved })[name] ?? otherwise,
   set(name, value) {
@@ -21,7 +21,7 @@ export const settings = {
       localStorage.setItem(NAME, JSON.stringify({ ...load(), ...unsaved }));
       delete unsaved[name];
     } catch {
-      // It stays among the unsaved ones.
+      // The setting remains in `unsaved`.
     }
   },
 };

@@ -1,19 +1,19 @@
-// A field for a text, a choice of the model, and the results, which follow while a person types. Fill and Classify
-// consist of it.
+// The common parts of the Fill and Classify views: a text field, a choice of the model, and results that are updated
+// while the user types.
 
 import { UnreachableError, isAbort } from "./api.js";
 import { focusField, make } from "./dom.js";
 import { choose, fillModels } from "./lists.js";
 
-const DELAY_MS = 300; // after the last key
+const DELAY_MS = 300; // delay after the last key press
 
 export class TextView {
   /**
    * @param {object} options
-   * @param {string} options.name The name of the view, with which the keys of its texts begin.
-   * @param {string} options.capability What its models do.
+   * @param {string} options.name The name of the view, which is the prefix of its text keys.
+   * @param {string} options.capability The capability of the view's models.
    * @param {number} options.rows The height of the field, in lines.
-   * @param {object} options.values The values in the texts of the view.
+   * @param {object} options.values Values for placeholders in the view's texts.
    * @param {Node[]} options.controls Elements below the field.
    * @param {Node[]} options.results Elements that show the results. They are hidden while there is no text.
    * @param {(text: string, signal: AbortSignal) => Promise<void>} options.show Shows the results for a text.
@@ -78,7 +78,7 @@ export class TextView {
     this.run(async (signal) => (text.trim() ? this.show(text, signal) : this.clear()));
   }
 
-  /** Ends earlier work, and does other work. If it fails, the results are removed, and the reason is shown. */
+  /** Aborts earlier work, and runs `work`. If it fails, removes the results, and shows the error. */
   async run(work) {
     this.running?.abort();
     const { signal } = (this.running = new AbortController());

@@ -1,5 +1,5 @@
-// The views, in the order of the navigation. A view is shown if a loaded model has its capability.
-// A module exports `mount(container, context, state)`; views/translate.js is an example, main.js describes the context.
+// The views in the order of the navigation. A view is shown if a model of the service has its capability.
+// A module exports `mount(container, context, state)`. See views/translate.js for an example, and main.js for the context.
 
 export const VIEWS = [
   { name: "translate", capability: "translates", load: () => import("./views/translate.js") },

@@ -1,11 +1,13 @@
-"""The processes that compute, and how the service starts them, watches them and sends them jobs.
+"""The worker processes that run the models, and the code that starts and supervises them and sends them jobs.
 
-messages         what processes send each other
+messages         the messages between processes
 loader           a process that loads models once, and forks the workers, which share its memory
-worker           a process that computes: it runs many jobs side by side
-shared_search    the search of a worker: the requests of all its jobs share batches
-fleet            the interface of workers
-process_fleet    starts, watches and replaces the workers of a loader, and sends them jobs
-worker_process   one of its processes
-model_pool       the models that stay loaded, and those that are loaded on demand
+worker           a worker process, which runs many jobs concurrently
+held_jobs        a worker's jobs that wait for a glossary
+waiting_jobs     a worker's queue of jobs
+shared_search    the search of a worker, in which the requests of all jobs share batches
+fleet            the interface to a group of workers
+process_fleet    starts, supervises and replaces the workers of a loader, and sends them jobs
+worker_process   the supervisor's view of a single process
+model_pool       manages the permanently loaded models and the models that are loaded on demand
 """

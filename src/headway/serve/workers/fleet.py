@@ -1,4 +1,4 @@
-"""The interface of worker processes that have some models and call their methods."""
+"""The interface to a group of worker processes that call methods of models."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 
 from headway.serve.glossaries import GlossaryDigest
 from headway.serve.model_info import ModelInfo
-from headway.serve.workers.messages import Job, Pong
+from headway.serve.workers.messages import Job, WorkerStatus
 
-MAX_JOBS = 128  # maximum number of jobs that a worker has at a time
+MAX_JOBS_PER_WORKER = 128  # maximum number of jobs that a worker has at a time
 
 
 class Fleet(ABC):
-    """Worker processes that have some models and call their methods.
+    """A group of worker processes that share loaded models and call their methods.
 
     Attributes:
-        num_workers: The intended number of workers.
-        models: Information about the models.
-        num_bytes: The memory of each loaded model.
+        num_workers: Configured number of workers.
+        models: Description of each model, by name.
+        num_bytes: Memory of each loaded model, in bytes, by name.
         has_gpu: Whether the machine has a GPU, which no model uses.
-        restarts: The number of workers that were replaced.
+        restarts: Number of workers that have been replaced.
     """
 
     def __init__(self, num_workers: int) -> None:
@@ -31,10 +31,10 @@ class Fleet(ABC):
         self.has_gpu = False
         self.restarts = 0
 
-    # Defaults for fleets whose processes are started elsewhere.
+    # Default implementations for fleets whose processes are started elsewhere.
 
-    async def launch(self) -> None:
-        """Begin to load the models."""
+    async def start_loading(self) -> None:
+        """Start loading the models."""
         return
 
     async def start(self) -> None:
@@ -55,36 +55,36 @@ class Fleet(ABC):
         return self.num_workers
 
     @property
-    def states(self) -> list[Pong]:
-        """The last answer of each worker, as far as there are answers."""
+    def states(self) -> list[WorkerStatus]:
+        """The last status message of each worker that has sent one."""
         return []
 
     @property
     def pids(self) -> list[int]:
-        """The processes of the workers on this machine."""
+        """The process ids of the workers on this machine."""
         return []
 
     def private_bytes(self) -> int:
-        """Return the memory of the workers that they do not share with others."""
+        """Return the memory that is not shared between workers, in bytes."""
         return 0
 
-    def num_lacking(self, _: GlossaryDigest) -> int:
-        """Return the number of workers without a glossary, or 0 if the worker that gets the next job has it."""
+    def num_workers_without_glossary(self, _: GlossaryDigest) -> int:
+        """Return the number of workers without a glossary, or 0 if the worker for the next job has it."""
         return 0
 
     @abstractmethod
     async def call(self, job: Job) -> Any:
-        """Return the result of a job. Canceling this task ends the job before its next step.
+        """Run a job in a worker, and return its result. Canceling this task ends the job before its next step.
 
         Raises:
-            HeadwayError: The job's function has raised it.
-            WorkerError: The job failed because of a defect.
-            UnavailableError: No worker could do it.
+            HeadwayError: The job's function has raised this exception.
+            WorkerError: The job failed with an unexpected exception.
+            UnavailableError: No worker could run the job.
         """
 
     @abstractmethod
     def stream(self, job: Job) -> AsyncGenerator[Any]:
-        """Yield the parts of the result of a job, whose function returns a stream, and then the result.
+        """Run a job whose function returns a stream. Yield the parts of the result, and then the result.
 
-        Raises the errors of :meth:`call`.
+        Raises the same exceptions as :meth:`call`.
         """

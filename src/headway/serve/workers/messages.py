@@ -1,4 +1,4 @@
-"""Messages between the service and its processes: pickled objects on a socket, each preceded by its length."""
+"""Messages between the service and its processes: pickled objects, each preceded by its length, sent over sockets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, cast
 from headway.serve.model_info import ModelInfo, PivotModels
 
 _LENGTH = struct.Struct("!Q")
-# Sent to a loader with the socket of a new process. These are the only messages that are not pickled.
+# Sent to a loader with the socket for a new process. These are the only messages that are not pickled.
 WORKER, LOADER = b"W", b"L"
 
 ModelFunction = str | Callable[..., Any]
@@ -26,11 +26,11 @@ class Job:
     """A call of a model's method, or of a function that takes the model.
 
     Attributes:
-        model: The name of the model, or two models.
-        function: The name of the method, or a function whose first argument is the model.
-        arguments: The function's positional arguments.
-        keywords: The function's keyword arguments.
-        caller: Who calls. Callers get equal shares of the batches.
+        model: Name of the model, or two models that translate through a third language.
+        function: Name of the method, or a function whose first argument is the model.
+        arguments: Positional arguments.
+        keywords: Keyword arguments.
+        caller: Name of the caller. Callers get equal shares of the batches.
         priority: Jobs with a lower number enter batches first.
     """
 
@@ -47,18 +47,18 @@ class Job:
         return (self.model,) if isinstance(self.model, str) else (self.model.first, self.model.second)
 
     def bind(self, model: Any) -> Callable[..., Any]:
-        """Return the method of ``model``, or the function with it as its first argument."""
+        """Return the method of ``model``, or the function with ``model`` bound to its first argument."""
         return getattr(model, self.function) if isinstance(self.function, str) else partial(self.function, model)
 
 
 @dataclass(frozen=True)
 class StartJob:
-    """Begin a job.
+    """Tells a worker to start a job.
 
     Attributes:
         number: Identifies the job in all messages about it.
-        job: The job.
-        has_parts: Whether its function returns a stream of parts, each of which is sent as soon as it is available.
+        job: The job to start.
+        has_parts: Whether the job's function returns a stream, each part of which is sent as soon as it is available.
     """
 
     number: int
@@ -67,12 +67,12 @@ class StartJob:
 
 
 @dataclass(frozen=True)
-class AddGlossary:
-    """A part of a glossary that the following jobs name by its digest.
+class AddGlossaryPart:
+    """A part of a glossary that later jobs identify by its digest.
 
     Attributes:
-        part: Its lines, or some of their characters.
-        is_last: Whether the glossary is complete with this part.
+        part: A part of the glossary's lines, which may end within a line.
+        is_last: Whether this is the last part of the glossary.
     """
 
     part: str
@@ -80,16 +80,16 @@ class AddGlossary:
 
 
 @dataclass(frozen=True)
-class Part:
-    """A part of the result of a job; more parts follow."""
+class ResultPart:
+    """A part of a job's result. The result itself follows later."""
 
     number: int
     value: Any
 
 
 @dataclass(frozen=True)
-class Done:
-    """The result of a job, or its error."""
+class JobDone:
+    """The result or the error of a job."""
 
     number: int
     result: Any = None
@@ -97,26 +97,26 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Cancel:
-    """End a job before its next step."""
+class CancelJob:
+    """Tells a worker to end a job before its next step."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class Ping:
-    """Ask a worker whether it is alive."""
+    """Asks a worker for its status."""
 
 
 @dataclass(frozen=True)
-class Pong:
-    """A worker is alive.
+class WorkerStatus:
+    """The status of a worker, in reply to a ping.
 
     Attributes:
-        stalled_s: How long the present decoding step, or turn of a job between two steps, has taken so far, in seconds.
-        num_sequences: Sequences in its batches.
-        num_waiting: Sequences that wait to enter them.
-        steps: Decoding steps since it started.
+        stalled_s: Time that the current decoding step, or turn of a job between two steps, has taken so far.
+        num_sequences: Number of sequences in the worker's batches.
+        num_waiting: Number of sequences and jobs that wait to enter a batch.
+        steps: Number of decoding steps since the worker started.
     """
 
     stalled_s: float
@@ -126,14 +126,14 @@ class Pong:
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """The models are loaded.
+class ModelsLoaded:
+    """Reports that a loader has loaded its models.
 
     Attributes:
-        models: All models, including those that are loaded on demand.
-        num_bytes: The memory of each model that is loaded.
-        notes: Remarks about the models for the log.
-        has_gpu: Whether PyTorch finds a GPU, which the service does not use.
+        models: Descriptions of all models, including models that are loaded on demand.
+        num_bytes: Memory of each loaded model in bytes, by name.
+        notes: Notes about the models for the log.
+        has_gpu: Whether PyTorch detects a GPU, which the service does not use.
     """
 
     models: tuple[ModelInfo, ...]
@@ -144,48 +144,48 @@ class Loaded:
 
 @dataclass(frozen=True)
 class LoadFailed:
-    """A model cannot be loaded."""
+    """Reports that a model cannot be loaded."""
 
     error: Exception
 
 
 @dataclass(frozen=True)
 class Forked:
-    """A loader has started the process that it was asked for."""
+    """Reports that a loader has forked a process."""
 
     pid: int
 
 
 @dataclass(frozen=True)
 class ForkFailed:
-    """A loader could not start the process that it was asked for."""
+    """Reports that a loader could not fork a process."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Exited:
-    """A process that a loader has started has ended."""
+    """Reports that a process forked by a loader has ended."""
 
     pid: int
     status: int
 
 
 def encode(message: Any) -> bytes:
-    """Return a message as bytes, with its length before it."""
+    """Serialize a message, preceded by its length."""
     body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     return _LENGTH.pack(len(body)) + body
 
 
 def receive(connection: socket.socket) -> Any:
-    """Wait for a message. Raises :class:`EOFError` when the other side has closed the connection."""
+    """Wait for a message and return it. Raises :class:`EOFError` if the other side has closed the connection."""
     return receive_with_size(connection)[0]
 
 
 def receive_with_size(connection: socket.socket) -> tuple[Any, int]:
-    """Wait for a message like :func:`receive`, and return it and its number of bytes."""
+    """Wait for a message like :func:`receive`. Return the message and its size in bytes."""
     (length,) = _LENGTH.unpack(_receive_bytes(connection, _LENGTH.size))
-    return pickle.loads(_receive_bytes(connection, length)), length  # between processes of one service
+    return pickle.loads(_receive_bytes(connection, length)), length  # safe: both processes belong to the service
 
 
 def _receive_bytes(connection: socket.socket, count: int) -> bytes:
@@ -199,13 +199,13 @@ def _receive_bytes(connection: socket.socket, count: int) -> bytes:
 
 
 class MessageReceiver(asyncio.Protocol):
-    """Calls a function with each message that arrives, without a task that has to wake up for it.
+    """Calls a function with each message that arrives, without waking up a task for it.
 
     Args:
-        on_message: The function. If it raises an exception, the connection is closed.
-        on_end: Called once, when the connection has ended, with the error of a message that could not be read or
-            handled, or None.
-        on_read: Called when the other side has read everything that was sent, if it could not do so immediately.
+        on_message: Called with each message. If it raises an exception, the connection is closed.
+        on_end: Called once when the connection has ended, with None or the exception of a message that could not be
+            read or handled.
+        on_read: Called when the other side has read everything that was sent, if it did not do so immediately.
     """
 
     def __init__(
@@ -220,8 +220,8 @@ class MessageReceiver(asyncio.Protocol):
         self._received = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Remember the connection."""
-        self._transport = cast("asyncio.WriteTransport", transport)  # uvloop's does not derive from it
+        """Store the connection."""
+        self._transport = cast("asyncio.WriteTransport", transport)  # uvloop's class does not derive from it
         self._transport.set_write_buffer_limits(0)  # writing is paused until everything is read
 
     def resume_writing(self) -> None:
@@ -229,7 +229,7 @@ class MessageReceiver(asyncio.Protocol):
         self._on_read()
 
     def data_received(self, data: bytes) -> None:
-        """Handle the messages that are complete now."""
+        """Handle the complete messages in the received data."""
         self._received += data
         while self._error is None and len(self._received) >= _LENGTH.size:
             end = _LENGTH.size + _LENGTH.unpack_from(self._received)[0]
@@ -245,5 +245,5 @@ class MessageReceiver(asyncio.Protocol):
                 self._transport.abort()  # close immediately, even if some data has not been sent
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Report the end."""
+        """Report the end of the connection."""
         self._on_end(self._error)

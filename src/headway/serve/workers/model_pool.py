@@ -1,19 +1,19 @@
-"""The models of a service: some stay loaded, and the others are loaded on demand within a memory budget.
+"""The models of a service. Some are permanently loaded, the others are loaded on demand within a memory budget.
 
-The models that stay loaded share one :class:`~headway.serve.workers.process_fleet.ProcessFleet`, a loader with its
-workers. A model that is loaded on demand has a separate fleet, whose loader is forked from the first one: it starts
-with all modules imported and with the models that stay loaded. Unloading the model means ending its processes, which
-always frees its memory. So loading a model does not delay other models, and a failure does not affect them. Work that
-needs two models at once is done by processes that have both: if both are loaded on demand, another fleet loads the two.
+The permanently loaded models share one :class:`~headway.serve.workers.process_fleet.ProcessFleet`, a loader with its
+workers. A model that is loaded on demand has a separate fleet, whose loader is forked from the first loader, with all
+modules imported and with the permanently loaded models. Unloading the model ends its processes, which always frees its
+memory. Loading a model therefore does not delay other models, and a failure does not affect them. Work that needs two
+models runs in processes that have both: if both are loaded on demand, another fleet loads the two models together.
 
-- A model is loaded by the first request that needs it. Requests that need it meanwhile wait for the same load. A load
-  continues if they give up, because the next request will probably need the model, too.
-- One load runs at a time, which bounds the memory for loading.
-- Before a load, the models that were least recently used are unloaded until the new one fits into the budget. A model
-  with running requests stays loaded; a load waits for it. The memory that a model needs is estimated as the size of its
-  weights on disk until the model is first loaded, and then measured by its loader.
-- A load that has failed is not tried again for some seconds. A model whose loader has ended is loaded again by the next
-  request.
+- A model is loaded for the first request that needs it. Other requests that need the model wait for the same load. If
+  all of them give up, the load continues, because the next request will probably also need the model.
+- Only one load runs at a time, which bounds the memory for loading.
+- Before a load, the least recently used models are unloaded until the new model fits into the budget. Models with
+  running requests stay loaded; the load waits for them. Until a model is first loaded, its memory is estimated from the
+  size of its weights on disk. After that, its loader measures the memory.
+- A failed load is not retried for some seconds. If the loader of a model has ended, the next request loads the model
+  again.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from headway.serve.config import ServeConfig
 from headway.serve.errors import ModelNotReadyError, UnavailableError
 from headway.serve.model_info import ModelInfo, ModelSpec
 from headway.serve.workers.fleet import Fleet
-from headway.serve.workers.messages import Pong
+from headway.serve.workers.messages import WorkerStatus
 from headway.serve.workers.process_fleet import ProcessFleet
 
 _log = logging.getLogger("headway.serve")
-_RETRY_S = 10.0  # delay after a failed load
+_RETRY_S = 10.0  # minimum delay between a failed load and the next attempt
 _DRAIN_CHECK_S = 0.05
 _MEGABYTE = 1_000_000
 
@@ -45,22 +45,22 @@ ModelState = Literal["warm", "loading", "cold"]
 
 
 class _TooLargeError(Exception):
-    """Models do not fit into the memory budget, even without any others."""
+    """A group of models does not fit into the memory budget, even if all other on-demand models are unloaded."""
 
 
 @dataclass(eq=False)
 class _Group:
-    """Models that are loaded on demand and together, usually a single model.
+    """Models that are loaded on demand together, usually a single model.
 
     Attributes:
-        specs: The models.
+        specs: Specifications of the models.
         num_bytes: Memory of the models in bytes, measured or estimated.
-        loading: The task that loads the models, while it runs.
-        fleet: The processes of the models, if they are loaded.
-        users: The number of requests that use the models, or wait for them.
-        last_used: Time when the last request ended.
-        failure: The error of the last load, if it failed.
-        failed_at: Time of this failure.
+        loading: The task that loads the models, while it is running.
+        fleet: The processes that have the models, if they are loaded.
+        users: Number of requests that use the models or wait for them.
+        last_used: Time at which the last request ended.
+        failure: Error message of the last load, if it failed.
+        failed_at: Time of the last failure.
     """
 
     specs: tuple[ModelSpec, ...]
@@ -79,24 +79,24 @@ class _Group:
 
 
 class ModelPool:
-    """The models of a service, and the processes that have them.
+    """The models of a service, and the processes that run them.
 
     Args:
-        specs: The models.
-        workers: Number of worker processes of each fleet.
-        memory_mb: Budget for the memory of all models, in megabytes. None means that it is unlimited.
-        wait_s: Time limit of a load, and of the wait for it, in seconds.
-        base: The processes that have the models that stay. None means processes of this machine, to be started.
+        specs: Specifications of the models.
+        workers: Number of worker processes per fleet.
+        memory_mb: Memory budget for all models, in megabytes. None means no limit.
+        wait_s: Time limit in seconds for loading a model, and for a request that waits for it.
+        base: The fleet with the permanently loaded models. None means to start processes on this machine.
 
     Attributes:
-        models: Information about each model, by name.
+        models: Description of each model, by name.
         has_gpu: Whether this machine has a GPU, which no model uses.
-        is_lost: Whether the process that loads the models has ended unexpectedly. Then this process gets SIGTERM,
-            because the models cannot be loaded again.
-        loads: The number of loads on demand.
-        failed_loads: The number of loads that have failed.
-        unloads: The number of times that models were unloaded.
-        load_seconds: The time that all loads took.
+        is_lost: Whether the process that loads the models has ended unexpectedly. In this case, the service sends
+            itself SIGTERM, because it cannot load models any more.
+        num_loads: Number of successful loads on demand.
+        num_failed_loads: Number of failed loads on demand.
+        num_unloads: Number of times that models were unloaded.
+        load_seconds: Total time of all successful loads, in seconds.
     """
 
     _fleet_type: type[ProcessFleet] = ProcessFleet
@@ -124,34 +124,34 @@ class ModelPool:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.models: dict[str, ModelInfo] = {}
         self.is_lost = self.has_gpu = False
-        self.loads = self.failed_loads = self.unloads = 0
+        self.num_loads = self.num_failed_loads = self.num_unloads = 0
         self.load_seconds = 0.0
 
     @classmethod
-    def of_config(cls, config: ServeConfig, workers: int) -> ModelPool:
-        """Return a pool of the models of a configuration."""
+    def from_config(cls, config: ServeConfig, workers: int) -> ModelPool:
+        """Create a pool for the models in a configuration."""
         limits = config.limits
         return cls(config.specs(), workers=workers, memory_mb=limits.memory_mb, wait_s=limits.load_seconds)
 
     @classmethod
-    def of_fleet(cls, fleet: Fleet) -> ModelPool:
-        """Return a pool of the models of started processes. They load and unload models themselves, if they do."""
+    def from_fleet(cls, fleet: Fleet) -> ModelPool:
+        """Create a pool for the models of a fleet that was started elsewhere, which manages its models itself."""
         specs = [ModelSpec(name, "") for name in fleet.models]
         pool = cls(specs, workers=0, memory_mb=None, wait_s=0.0, base=fleet)
         pool.models = fleet.models
         return pool
 
-    # Starting and ending.
+    # Start and end.
 
-    async def launch(self) -> None:
-        """Start the process that loads the models that stay."""
-        await self._base.launch()
+    async def start_loading(self) -> None:
+        """Start the process that loads the permanently loaded models."""
+        await self._base.start_loading()
 
     async def start(self) -> None:
-        """Wait until the models that stay are loaded.
+        """Wait until the permanently loaded models are loaded.
 
         Raises:
-            HeadwayError: A model cannot be loaded, or the folder of one that is loaded on demand is invalid.
+            HeadwayError: A model cannot be loaded, or the folder of a model that is loaded on demand is invalid.
             ConfigError: The models need more memory than the budget.
         """
         await self._base.start()
@@ -161,11 +161,11 @@ class ModelPool:
             await self.close()
             raise ConfigError(
                 f"limits.memory_mb = {self._budget / _MEGABYTE:g}, but the models that are loaded at the start need "
-                f'{needed:.0f} MB; raise it, or set load = "demand" for some of them'
+                f'{needed:.0f} MB; raise the limit, or set load = "demand" for some models'
             )
 
     async def drain(self) -> None:
-        """Wait until no request uses a model, and end all processes."""
+        """Wait until no request uses a model, then end all processes."""
         self._is_draining = True
         while self._base_users or any(group.users for group in self._groups.values()):
             await asyncio.sleep(_DRAIN_CHECK_S)
@@ -186,7 +186,7 @@ class ModelPool:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # Models, workers and their states.
+    # States of models and workers.
 
     def _fleets(self) -> list[Fleet]:
         return [self._base, *(group.fleet for group in self._groups.values() if group.fleet is not None)]
@@ -196,7 +196,7 @@ class ModelPool:
         return self._specs[name].on_demand
 
     def state(self, name: str) -> ModelState:
-        """Return whether a model is loaded."""
+        """Return the state of a model: loaded ("warm"), being loaded, or not loaded ("cold")."""
         if not self.is_on_demand(name) or any(name in fleet.num_bytes for fleet in self._fleets()):
             return "warm"
         loading = (key for key, group in self._groups.items() if group.loading is not None)
@@ -209,7 +209,7 @@ class ModelPool:
 
     @property
     def num_bytes(self) -> int:
-        """The memory of all models that are loaded."""
+        """Memory of all loaded models, in bytes."""
         return sum(sum(fleet.num_bytes.values()) for fleet in self._fleets())
 
     @property
@@ -229,7 +229,7 @@ class ModelPool:
 
     @property
     def num_workers(self) -> int:
-        """The intended number of workers."""
+        """The configured number of workers."""
         return sum(fleet.num_workers for fleet in self._fleets())
 
     @property
@@ -238,28 +238,30 @@ class ModelPool:
         return sum(fleet.restarts for fleet in self._fleets())
 
     @property
-    def states(self) -> list[Pong]:
-        """The last answer of each worker."""
+    def states(self) -> list[WorkerStatus]:
+        """The last status message of each worker."""
         return [state for fleet in self._fleets() for state in fleet.states]
 
     @property
     def pids(self) -> list[int]:
-        """The processes of the workers."""
+        """The process ids of the workers."""
         return [pid for fleet in self._fleets() for pid in fleet.pids]
 
     def private_bytes(self) -> int:
-        """Return the memory of the workers that they do not share with others."""
+        """Return the memory that is not shared between workers, in bytes."""
         return sum(fleet.private_bytes() for fleet in self._fleets())
 
     # Loading and unloading.
 
     @asynccontextmanager
     async def using(self, *names: str) -> AsyncIterator[Fleet]:
-        """Yield processes that have models, which stay loaded inside the context. Load them if that is necessary.
+        """Context manager that yields the processes that have some models, and loads the models if necessary.
+
+        The models stay loaded until the end of the block.
 
         Raises:
-            ModelNotReadyError: The models cannot be loaded, or not in time.
-            UnavailableError: There is no such model, because the models have just been replaced.
+            ModelNotReadyError: The models cannot be loaded in time.
+            UnavailableError: A model does not exist any more, because the models have just been replaced.
         """
         if not set(names) <= self.models.keys():
             raise UnavailableError
@@ -282,7 +284,7 @@ class ModelPool:
                 self._spawn(self._on_idle())
 
     def _group(self, names: frozenset[str]) -> _Group:
-        """Return a loaded group that has the models, or the group of just these models."""
+        """Return a loaded group that includes the models, or the group of exactly these models."""
         loaded = (group for key, group in self._groups.items() if names <= key and group.fleet is not None)
         if (loaded_group := next(loaded, None)) is not None:
             return loaded_group
@@ -292,7 +294,7 @@ class ModelPool:
         return self._groups[names]
 
     async def _loaded(self, group: _Group) -> Fleet:
-        """Load a group, or wait for the load that has begun."""
+        """Load a group of models, or wait for the load that is already running."""
         if group.loading is None:
             wait = group.failed_at + _RETRY_S - time.monotonic()
             if wait > 0:
@@ -315,15 +317,15 @@ class ModelPool:
         except (HeadwayError, OSError, TimeoutError, _TooLargeError) as error:
             reason = f"it takes more than {self._wait_s:g} seconds" if isinstance(error, TimeoutError) else str(error)
             _log.error("cannot load the model %s: %s", group.title, reason)
-            self.failed_loads += 1
-            # Other errors may name a folder of the server.
+            self.num_failed_loads += 1
+            # Other errors may contain the path of a folder on the server.
             details = f": {error}" if isinstance(error, _TooLargeError) else ""
             group.failure, group.failed_at = f"The model {group.title} cannot be loaded{details}", time.monotonic()
             raise ModelNotReadyError(group.failure, _RETRY_S) from None
         finally:
             group.loading = None
         seconds = time.monotonic() - started
-        self.loads, self.load_seconds = self.loads + 1, self.load_seconds + seconds
+        self.num_loads, self.load_seconds = self.num_loads + 1, self.load_seconds + seconds
         _log.info("loaded the model %s in %.1f s: %.0f MB", group.title, seconds, group.num_bytes / _MEGABYTE)
         group.fleet, group.last_used = fleet, time.monotonic()
         self._spawn(self._on_idle())  # the model may need more memory than expected
@@ -344,7 +346,7 @@ class ModelPool:
         return fleet
 
     def _check_size(self, group: _Group) -> None:
-        """Raise an error if models do not fit into the budget even if no other one is loaded on demand."""
+        """Raise an error if a group does not fit into the budget, even if no other model is loaded on demand."""
         staying = sum(self._base.num_bytes.values())
         if self._budget is not None and staying + group.num_bytes > self._budget:
             raise _TooLargeError(
@@ -353,7 +355,7 @@ class ModelPool:
             )
 
     async def _make_room(self, group: _Group) -> None:
-        """Unload the models that were least recently used, until there is room for ``group``."""
+        """Unload the least recently used models until there is room for ``group``."""
         self._check_size(group)
         while self._budget is not None and self.num_bytes + group.num_bytes > self._budget:
             if self._idle():
@@ -363,14 +365,14 @@ class ModelPool:
                     await self._changed.wait_for(self._idle)
 
     def _idle(self) -> list[_Group]:
-        """Return the groups that can be unloaded, the least recently used one first."""
+        """Return the groups that can be unloaded, the least recently used first."""
         idle = [group for group in self._groups.values() if group.fleet is not None and not group.users]
         return sorted(idle, key=lambda group: group.last_used)
 
     async def _unload(self, group: _Group) -> None:
         fleet, group.fleet = group.fleet, None
         assert fleet is not None
-        self.unloads += 1
+        self.num_unloads += 1
         _log.info("unloading the model %s", group.title)
         await fleet.close()
 
@@ -387,12 +389,12 @@ class ModelPool:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _on_loss(self, group: _Group) -> None:
-        """End the workers of a loader that has ended. The next request loads the models again."""
+        """End the workers of a loader that has ended. The next request will load the models again."""
         if group.fleet is not None:
             self._spawn(self._unload(group))
 
 
 def _retrieve(task: asyncio.Task[Fleet]) -> None:
-    """Mark a task's error as retrieved, even if every request that waited for the task has given up."""
+    """Mark a task's exception as retrieved, in case every request that waited for the task has given up."""
     if not task.cancelled():
         task.exception()

@@ -1,7 +1,7 @@
-"""Supervise a loader and the workers that it forks, and send jobs to them.
+"""Supervise a loader and the workers that it forks, and send jobs to the workers.
 
-A worker that ends, or does not answer pings, is replaced. Its jobs are given to another worker once; a job that loses a
-second worker fails with :class:`UnavailableError`, because it may be the cause.
+A worker that ends or does not answer pings is replaced. Its jobs are sent to another worker once. A job that loses a
+second worker fails with :class:`UnavailableError`, because it may have caused the failures.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from headway.serve.workers.fleet import Fleet
 from headway.serve.workers.messages import (
     LOADER,
     WORKER,
-    Done,
     Exited,
     Forked,
     ForkFailed,
     Job,
-    Loaded,
+    JobDone,
     LoadFailed,
     MessageReceiver,
-    Part,
+    ModelsLoaded,
     Ping,
-    Pong,
+    ResultPart,
     StartJob,
+    WorkerStatus,
     encode,
 )
 from headway.serve.workers.worker_process import (
@@ -49,11 +49,13 @@ from headway.serve.workers.worker_process import (
 )
 
 _log = logging.getLogger("headway.serve")
-_PING_S = 0.25  # between two pings of a worker
-_CANCEL_S = 5.0  # a worker that has not ended a canceled job after this processor time is replaced
-_YOUNG_S = 5.0  # a worker that ends sooner failed to start, and the next one waits
+_PING_S = 0.25  # time between two pings of a worker
+_CANCEL_S = 5.0  # a worker that has not ended a canceled job after this much CPU time is killed
+# A worker that ends within this time after its start counts as a failure. After two failures in a row, the next start
+# is delayed.
+_YOUNG_S = 5.0
 _MAX_WAIT_S = 10.0  # maximum delay before a worker is restarted
-_END_S = 2.0  # a loader that has not ended its processes after this time is killed
+_END_S = 2.0  # a loader that has not ended after this time is killed
 
 T = TypeVar("T")
 
@@ -62,12 +64,12 @@ class ProcessFleet(Fleet):
     """Loads models, and calls their methods in worker processes.
 
     Args:
-        models: The models. Models that are loaded on demand are only described.
+        models: Models to load. Models that are loaded on demand are only described.
         workers: Number of worker processes.
-        parent: Processes that have other models already. The loader is forked from theirs, and has these models, too.
+        parent: A fleet with other loaded models. The new loader is forked from its loader, and also has these models.
         on_loss: Called when the loader has ended unexpectedly.
-        silence_s: Time in seconds after which a worker that neither answers nor computes is killed.
-        step_s: A worker that takes longer for one decoding step, or for an answer, is killed.
+        silence_s: A worker that neither answers pings nor uses the CPU for this time is killed.
+        step_s: A worker that takes longer than this for a decoding step, or to answer a ping, is killed.
     """
 
     def __init__(
@@ -87,20 +89,20 @@ class ProcessFleet(Fleet):
         self._workers: list[WorkerProcess | None] = [None] * workers
         self._numbers = itertools.count(1)
         self._waiting: list[PendingJob] = []  # jobs for which no worker is ready
-        self._ended: dict[int, asyncio.Event] = {}  # keys: process ids
+        self._ended: dict[int, asyncio.Event] = {}  # by process id
         self._forked: asyncio.Queue[tuple[int, asyncio.Event] | HeadwayError] = asyncio.Queue()
         self._forking = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing = False
-        self._is_lost = False  # the loader has ended, so that no worker can be started again
+        self._is_lost = False  # whether the loader has ended, so that no worker can be started any more
         self._loader: LoaderProcess | None = None
         self._control: socket.socket | None = None  # sends sockets to the loader
-        self._transport: asyncio.WriteTransport | None = None  # sends messages over the same connection
+        self._transport: asyncio.WriteTransport | None = None  # sends messages to the loader over the same connection
         self._loaded: asyncio.Future[None] | None = None
 
-    # Starting and ending.
+    # Start and end.
 
-    async def launch(self) -> None:
+    async def start_loading(self) -> None:
         """Start the process that loads the models."""
         ours, theirs = socket_pair()
         loop = asyncio.get_running_loop()
@@ -116,14 +118,14 @@ class ProcessFleet(Fleet):
             self._transport.write(encode(self._specs))
 
     async def start(self) -> None:
-        """Wait until the models are loaded, and start the workers. If that fails or is canceled, all processes end.
+        """Wait until the models are loaded, and start the workers. On failure or cancellation, end all processes.
 
         Raises:
             HeadwayError: A model cannot be loaded.
         """
         try:
             if self._loader is None:
-                await self.launch()
+                await self.start_loading()
             assert self._loaded is not None
             await self._loaded
             await asyncio.gather(*(self._start_worker(number) for number in range(self.num_workers)))
@@ -159,7 +161,7 @@ class ProcessFleet(Fleet):
     def _receive_from_loader(self, message: Any) -> None:
         assert self._loaded is not None
         match message:
-            case Loaded():
+            case ModelsLoaded():
                 self.models, self.num_bytes = {model.name: model for model in message.models}, message.num_bytes
                 self.has_gpu = message.has_gpu
                 for note in message.notes:
@@ -180,9 +182,9 @@ class ProcessFleet(Fleet):
     def _on_loader_end(self, error: Exception | None) -> None:
         assert self._loaded is not None
         self._is_lost = True
-        for ended in self._ended.values():  # the loader can no longer report that they ended
+        for ended in self._ended.values():  # the loader can no longer report the end of these processes
             ended.set()
-        self._forked.put_nowait(HeadwayError("a process cannot be started: the one that forks it has ended"))
+        self._forked.put_nowait(HeadwayError("a process cannot be started: the process that forks it has ended"))
         self._assign_waiting_jobs()
         if error is not None:
             _log.error("the process that loads the models sent an invalid message", exc_info=error)
@@ -196,23 +198,23 @@ class ProcessFleet(Fleet):
     def _fail_to_load(self, error: Exception) -> None:
         assert self._loaded is not None
         self._loaded.set_exception(error)
-        # Retrieves the exception, so that asyncio does not warn if no caller awaits the future.
+        # Retrieve the exception, so that asyncio does not warn if no caller awaits the future.
         self._loaded.exception()
 
     async def fork(self, kind: bytes, connection: socket.socket) -> tuple[int, asyncio.Event]:
         """Make the loader fork a process that serves a connection.
 
         Args:
-            kind: What the process is: WORKER or LOADER.
-            connection: The connection, which is closed in this process.
+            kind: Kind of the process: WORKER or LOADER.
+            connection: Connection for the new process. It is closed in this process.
 
         Returns:
-            The process, and an event that is set when it has ended.
+            The process id, and an event that is set when the process has ended.
 
         Raises:
             HeadwayError: The system cannot start another process.
         """
-        # The answers come in the order of the requests, so a canceled request waits for its answer, too.
+        # Replies arrive in the order of the requests, so the reply to a canceled request must also be received.
         return await asyncio.shield(self._spawn(self._fork(kind, connection)))
 
     async def _fork(self, kind: bytes, connection: socket.socket) -> tuple[int, asyncio.Event]:
@@ -243,7 +245,7 @@ class ProcessFleet(Fleet):
         worker.send(Ping())
 
     async def _supervise_worker(self, number: int) -> None:
-        """Watch a worker, and start a new one when it has ended."""
+        """Watch a worker, and start a new worker whenever it has ended."""
         failures = 0
         while True:
             worker = self._workers[number]
@@ -268,42 +270,42 @@ class ProcessFleet(Fleet):
     async def _watch(self, worker: WorkerProcess) -> None:
         """Ping a worker until it ends, and kill it if it hangs.
 
-        On a busy machine, a worker that gets little processor time answers late, and is not killed for that.
+        On a busy machine, a worker that gets little CPU time answers late, but is not killed.
         """
-        # processor time at the last pings
+        # CPU time at the last pings
         used_s: deque[float] = deque(maxlen=max(2, round(self._silence_s / _PING_S) - 1))
         while not worker.ended.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(worker.ended.wait(), _PING_S)
                 return
-            # Pings are counted, because time also passes while this process is busy with something else.
+            # Count pings instead of measuring time, because time also passes while this process is busy.
             used_s.append(worker.cpu_seconds())
             limit_s = self._silence_s if used_s[-1] == used_s[0] else self._step_s
-            if worker.unanswered * _PING_S > limit_s or worker.state.stalled_s > self._step_s:
-                _log.warning("worker process %d does not respond, and is killed", worker.pid)
+            if worker.unanswered_pings * _PING_S > limit_s or worker.state.stalled_s > self._step_s:
+                _log.warning("killing worker process %d, which does not respond", worker.pid)
                 worker.kill()
                 self._reassign_jobs(worker)
                 await worker.ended.wait()
                 return
-            worker.unanswered += 1
+            worker.unanswered_pings += 1
             worker.send(Ping())
 
     def _receive(self, worker: WorkerProcess, message: Any) -> None:
-        worker.unanswered = 0
+        worker.unanswered_pings = 0
         match message:
-            case Pong():
+            case WorkerStatus():
                 worker.state = message
                 if not worker.is_ready:
                     worker.is_ready = True
                     self._assign_waiting_jobs()
-            case Part():
+            case ResultPart():
                 self._on_part(worker, message)
-            case Done():
+            case JobDone():
                 self._on_done(worker, message)
 
     def _on_end(self, worker: WorkerProcess, error: Exception | None) -> None:
         if error is not None:
-            _log.error("worker process %d sent an invalid answer, and is killed", worker.pid, exc_info=error)
+            _log.error("killing worker process %d, which has sent an invalid message", worker.pid, exc_info=error)
             worker.kill()
         self._reassign_jobs(worker)
 
@@ -318,17 +320,17 @@ class ProcessFleet(Fleet):
         return [worker for worker in self._workers if worker is not None and worker.is_ready]
 
     @property
-    def states(self) -> list[Pong]:
-        """The last answer of each worker."""
+    def states(self) -> list[WorkerStatus]:
+        """The last status message of each worker."""
         return [worker.state for worker in self._workers if worker is not None]
 
     @property
     def pids(self) -> list[int]:
-        """The processes of the workers."""
+        """The process ids of the workers."""
         return [worker.pid for worker in self._workers if worker is not None]
 
     def private_bytes(self) -> int:
-        """Return the memory of the workers that they do not share with others."""
+        """Return the memory that is not shared between workers, in bytes."""
         total = 0
         for pid in self.pids:
             with contextlib.suppress(OSError):
@@ -337,15 +339,15 @@ class ProcessFleet(Fleet):
                 total += 1024 * sum(map(int, sizes))
         return total
 
-    def num_lacking(self, digest: GlossaryDigest) -> int:
-        """See :meth:`Fleet.num_lacking`."""
+    def num_workers_without_glossary(self, digest: GlossaryDigest) -> int:
+        """See :meth:`Fleet.num_workers_without_glossary`."""
         ready = self._ready_workers()
         if ready and _next_worker(ready, [digest]).has_glossary(digest):
             return 0
         return sum(worker is not None and not worker.has_glossary(digest) for worker in self._workers)
 
     async def call(self, job: Job) -> Any:
-        """See :meth:`Fleet.call`. It raises UnavailableError if the job lost two workers, or the service has ended."""
+        """See :meth:`Fleet.call`. Raises UnavailableError if the job loses two workers, or if the fleet is closed."""
         pending = self._submit(StartJob(next(self._numbers), job))
         try:
             return await pending.future
@@ -354,9 +356,10 @@ class ProcessFleet(Fleet):
             raise
 
     async def stream(self, job: Job) -> AsyncGenerator[Any]:
-        """Yield the parts of the result of a job, and then its result.
+        """Yield the parts of a job's result, and then the result.
 
-        Raises the errors of :meth:`call`. A stream that has lost its worker after its first part does not begin again.
+        Raises the same exceptions as :meth:`call`. A stream that loses its worker after the first part is not
+        restarted.
         """
         pending = self._submit(StartJob(next(self._numbers), job, has_parts=True))
         pending.future.add_done_callback(lambda _: pending.parts.put_nowait(None))
@@ -377,7 +380,7 @@ class ProcessFleet(Fleet):
         return pending
 
     def _assign_job(self, pending: PendingJob) -> None:
-        """Give a job to a worker."""
+        """Send a job to a worker, or let it wait if no worker is ready."""
         ready = self._ready_workers()
         if not ready:
             if self._is_lost:
@@ -397,11 +400,11 @@ class ProcessFleet(Fleet):
                 self._assign_job(pending)
 
     def _reassign_jobs(self, worker: WorkerProcess) -> None:
-        """Give the jobs of a worker that has ended to other workers, and no new jobs to it."""
+        """Stop sending jobs to a worker that has ended, and send its jobs to other workers."""
         worker.is_ready = False
         lost, worker.pending = worker.pending, {}
         for pending in lost.values():
-            if pending.was_retried or pending.has_sent:
+            if pending.was_retried or pending.has_received_part:
                 self._fail(pending)
             elif not pending.future.done():
                 pending.was_retried = True
@@ -411,13 +414,13 @@ class ProcessFleet(Fleet):
         if not pending.future.done():
             pending.future.set_exception(UnavailableError())
 
-    def _on_part(self, worker: WorkerProcess, part: Part) -> None:
+    def _on_part(self, worker: WorkerProcess, part: ResultPart) -> None:
         pending = worker.pending.get(part.number)
         if pending is not None:
-            pending.has_sent = True
+            pending.has_received_part = True
             pending.parts.put_nowait(part)
 
-    def _on_done(self, worker: WorkerProcess, done: Done) -> None:
+    def _on_done(self, worker: WorkerProcess, done: JobDone) -> None:
         pending = worker.pending.pop(done.number, None)
         if pending is None or pending.future.done():
             return
@@ -437,18 +440,18 @@ class ProcessFleet(Fleet):
             self._waiting.remove(pending)
 
     def _expect_end(self, worker: WorkerProcess, number: int, used_s: float, deadline: float) -> None:
-        """Kill a worker that does not end a canceled job within this processor time or before the deadline."""
+        """Kill a worker that does not end a canceled job before it has used this CPU time or before the deadline."""
         if number not in worker.pending:
             return
         if worker.cpu_seconds() < used_s and time.monotonic() < deadline:
             asyncio.get_running_loop().call_later(_PING_S, self._expect_end, worker, number, used_s, deadline)
         else:
-            _log.warning("worker process %d did not end a canceled job, and is killed", worker.pid)
+            _log.warning("killing worker process %d, which did not end a canceled job", worker.pid)
             worker.kill()
 
 
 def _next_worker(ready: Sequence[WorkerProcess], glossaries: Sequence[GlossaryDigest]) -> WorkerProcess:
-    """Return one of the workers with the fewest jobs, if possible one that has the glossaries of the next job."""
+    """Return a worker with the fewest jobs, if possible one that has the glossaries for the next job."""
     fewest = min(len(worker.pending) for worker in ready)
     idlest = [worker for worker in ready if len(worker.pending) == fewest]
     return next((worker for worker in idlest if all(map(worker.has_glossary, glossaries))), idlest[0])

@@ -1,20 +1,21 @@
-"""Search for all jobs of a worker at once: the requests of all calls share batches (continuous batching).
+"""Continuous batching: the searches of all jobs in a worker share batches.
 
-All requests advance by one token per step: at every step, finished sequences leave and waiting ones enter, regardless
-of their calls. Calls with another model or other options cannot share a batch. The batch that advances next is that of
-the caller that has got the least time (fair queueing), whatever its options are. A caller with many sequences has
-separate batches, so that its long steps do not delay the others. Callers with few rows share a batch.
+All sequences in a batch advance by one token per step. Before each step, finished sequences leave the batch and waiting
+requests enter it, no matter which calls they belong to. Calls with different models or options cannot share a batch.
+The next batch to advance is the batch of the caller that has used the least time so far (fair queueing). A caller with
+many sequences has separate batches, so that its long steps do not delay other callers. Callers with few rows share a
+batch.
 
 One thread computes all steps, in a loop that calls :meth:`SharedSearch.advance`. The jobs of this thread run in
-greenlets: functions that a call of the search suspends until it has its results. They need no lock, and switching
-between them takes microseconds, much less than between threads. Calls of other threads wait for the loop.
+greenlets: a job that calls the search is suspended until it has its results. Greenlets need no locks, and switching
+between them takes microseconds, much less than switching between threads. Calls from other threads wait for the loop.
 
 Waiting requests enter by priority. Within a priority, requests of the caller with the fewest sequences in the batch
-come first, so that a caller with one sentence does not wait for all sentences of another caller. If only a few can
-enter a large batch, they wait for others for up to two steps. Requests of a lower priority than 0 have separate
-batches. These are small, so that their steps are short, and get a tenth of the time while there are others. A call can
-be canceled, which takes effect before the next step. If a step fails, its sequences are decoded again one by one, so
-that only the sequences that cause the error fail.
+enter first, so that a caller with one sentence does not wait for all sentences of another caller. If only a few
+requests could enter a large batch, they wait for more requests for up to two steps. Requests whose priority is lower
+than 0 have separate batches. These batches are small, so that their steps are short, and get a tenth of the time while
+other requests are waiting. Canceling a call takes effect before the next step. If a step fails, its sequences are
+decoded again one by one, so that only the sequences that cause the error fail.
 """
 
 from __future__ import annotations
@@ -39,33 +40,33 @@ from headway.decode.caller import Caller, current_caller
 from headway.decode.protocol import SearchModel
 from headway.decode.request import DecodingOptions, Hypothesis, Request, SearchVocabulary, check_request
 
-# Fractions of a batch's rows and tokens that requests of low priority may fill: other requests must wait until the step
-# ends.
+# Fractions of a batch's rows and tokens that requests of low priority may fill. The batches are small because other
+# requests must wait until the step ends.
 _LOW_PRIORITY_ROWS, _LOW_PRIORITY_TOKENS = 0.5, 0.125
 _LOW_PRIORITY_TIME = 0.1  # fraction of the time for requests of low priority while others wait
 
 # Encoding several sources together takes hardly longer than encoding one. If the requests that could enter are less
-# than this fraction of the batch, they wait until there are more, but at most for this number of steps.
+# than this fraction of the batch, they wait for more requests, but at most for this number of steps.
 _MIN_ENTERING_FRACTION = 0.25
 _MAX_DELAYED_STEPS = 2
 
 _FEW_ROWS = 32  # callers with at most this number of rows share a batch
-_CREDIT_S = 0.05  # a new caller may use this much more time than the others before they take turns
+_CREDIT_S = 0.05  # time that a new caller may use before it has to take turns with the others
 
-_MAX_TURN_S = 0.005  # after this time, a greenlet pauses before its next batch or text
+_MAX_TURN_S = 0.005  # a greenlet that has run for this time pauses before its next batch or text
 
 
 @dataclass(eq=False)
 class _Call:
-    """One call: the requests that wait, and the results so far."""
+    """A call of the search: its waiting requests, and its results so far."""
 
     caller: Caller
     key: Any  # calls with the same key can share a batch
     make_search: Callable[[], BeamSearch[Any]]
-    waiting: deque[tuple[int, Request]]  # requests with their positions in the results
+    waiting: deque[tuple[int, Request]]  # waiting requests, with their indices in ``results``
     results: list[list[Hypothesis]]
-    missing: int  # number of results
-    progress: deque[list[Hypothesis]] | None  # the open hypotheses after each step, if the call asked for them
+    missing: int  # number of missing results
+    progress: deque[list[Hypothesis]] | None  # open hypotheses after each step, if the call is a generator
     suspend: Callable[[], object]  # suspends the greenlet or thread of the call
     resume: Callable[[], object]  # resumes it
     num_progress: int = 0  # number of steps whose hypotheses the call has received
@@ -74,17 +75,17 @@ class _Call:
 
     @property
     def is_over(self) -> bool:
-        """Whether its results are complete, or no longer wanted."""
+        """Whether the call has ended or was canceled."""
         return self.has_ended or self.caller.cancel_event.is_set()
 
     @property
     def name(self) -> str:
-        """The name of its caller."""
+        """The name of the caller."""
         return self.caller.name
 
     @property
     def can_return(self) -> bool:
-        """Whether the caller can stop waiting, because the call has ended or has progress to yield."""
+        """Whether the call has ended or has progress to yield, so that the caller can stop waiting."""
         return self.has_ended or bool(self.progress)
 
     def fail(self, error: BaseException) -> None:
@@ -93,14 +94,14 @@ class _Call:
         self._end()
 
     def finish(self, at: int, hypotheses: list[Hypothesis]) -> None:
-        """Store the result of the request at position ``at``."""
+        """Store the result of the request with index ``at``."""
         self.results[at] = hypotheses
         self.missing -= 1
         if not self.missing:
             self._end()
 
     def add_progress(self, hypotheses: list[Hypothesis]) -> None:
-        """Store the open hypotheses after a step, for a call that asked for them."""
+        """Store the open hypotheses after a step, for a call that is a generator."""
         assert self.progress is not None
         self.progress.append(hypotheses)
         self.num_progress += 1
@@ -123,46 +124,46 @@ class _Sequence:
     call: _Call
     at: int
     request: Request
-    is_alone: bool = False  # decode this request alone, because a step with this and other requests has failed
+    is_alone: bool = False  # decode without other requests, because a step with this and other requests has failed
     num_steps: int = 0
 
 
 class _Batch:
-    """The sequences that are decoded together, and the calls with requests that wait to join them."""
+    """Sequences that are decoded together, and calls with requests that wait to join them."""
 
     def __init__(self, key: Any, make: Callable[[], BeamSearch[Any]], has_low_priority: bool) -> None:
         self.key, self.make, self.has_low_priority = key, make, has_low_priority
         self.search = make()
-        self.active: dict[int, _Sequence] = {}  # keys: the sequences' keys in the search
-        self.waiting: list[_Call] = []  # in the order of their arrival
+        self.active: dict[int, _Sequence] = {}  # by the sequences' keys in the search
+        self.waiting: list[_Call] = []  # in order of arrival
         self.failed: list[_Sequence] = []  # sequences of a failed step, which are decoded again one by one
         self.longest = 0  # length of the longest source since the batch was last empty
         self.delayed_steps = 0  # number of steps for which the waiting requests have been delayed
         # Number of sequences and waiting calls of each caller, before the last step.
         self.callers: Counter[str] = Counter()
-        self.last_step = 0  # number of the last step of this batch
+        self.last_step = 0  # global number of this batch's last step
 
     @property
     def calls(self) -> list[_Call]:
-        """The calls of all sequences, once for each sequence, and the waiting calls."""
+        """The calls of all sequences (one item per sequence), followed by the waiting calls."""
         return [*(sequence.call for sequence in (*self.active.values(), *self.failed)), *self.waiting]
 
     @property
     def num_waiting(self) -> int:
-        """The number of requests that wait. Any thread may ask for it."""
+        """The number of waiting requests. This may be read from any thread."""
         return sum(len(call.waiting) for call in list(self.waiting))
 
     def count_sequences(self) -> Counter[str]:
-        """Return the number of sequences of each caller, including the waiting ones."""
+        """Return the number of sequences of each caller, including waiting requests."""
         counts = Counter(sequence.call.name for sequence in (*self.active.values(), *self.failed))
         for call in self.waiting:
             counts[call.name] += len(call.waiting)
         return counts
 
     def delay_entry(self, capacity: int) -> bool:
-        """Decide whether waiting requests stay out of the next step because only a few could enter, and count the step.
+        """Return whether waiting requests should not enter in the next step because only a few could enter.
 
-        ``capacity`` is the largest number of sequences that the batch may have.
+        Counts the delayed steps. ``capacity`` is the maximum number of sequences in the batch.
         """
         num_entering = min(self.num_waiting, capacity - len(self.active))
         are_few = self.waiting and num_entering < _MIN_ENTERING_FRACTION * len(self.active)
@@ -179,7 +180,7 @@ class _Batch:
 
 
 class _JobGreenlet(greenlet):  # type: ignore[misc]  # it has no types
-    """A job of the loop's thread, whose time is that of a caller."""
+    """A job in the loop's thread. Its time is charged to a caller."""
 
     def __init__(self, run: Callable[..., None], caller: str) -> None:
         super().__init__(run)
@@ -193,12 +194,12 @@ class SharedSearch:
     call :meth:`advance` while :attr:`has_work` is true and after ``on_call``.
 
     Args:
-        on_call: Called in other threads when they have queued a call.
-        max_rows: Maximum number of rows of a batch: ``beam_size`` for each sequence, or ``n_best`` when sampling. With
-            more rows than the default, a single thread computes hardly more tokens a second, but each step takes
-            longer, and keys and values take more memory.
-        max_batch_tokens: Maximum number of source tokens of a batch, padding included.
-        clock: A monotonic clock in seconds, for sharing the time among callers and priorities.
+        on_call: Called in other threads after they have queued a call.
+        max_rows: Maximum number of rows in a batch: ``beam_size`` rows per sequence, or ``n_best`` when sampling. With
+            more rows than the default, a single thread computes hardly more tokens per second, but each step takes
+            longer, and keys and values need more memory.
+        max_batch_tokens: Maximum number of source tokens in a batch, including padding.
+        clock: Returns the time of a monotonic clock in seconds, for sharing the time among callers and priorities.
     """
 
     def __init__(
@@ -212,13 +213,13 @@ class SharedSearch:
         self.on_call, self.max_rows, self.max_batch_tokens, self._clock = on_call, max_rows, max_batch_tokens, clock
         self._loop, self._thread = getcurrent(), threading.get_ident()
         self._arrived = deque[_Call]()  # calls that have no batch yet
-        self._ready: dict[greenlet, None] = {}  # the greenlets that can continue, in order
+        self._ready: dict[greenlet, None] = {}  # greenlets that can continue, in order
         self._batches: list[_Batch] = []
-        self._served: dict[str, float] = {}  # seconds used by each caller; new ones start near the lowest
-        self._keys = itertools.count()  # keys of the sequences in their search
+        self._served: dict[str, float] = {}  # seconds used by each caller; new callers start near the lowest value
+        self._keys = itertools.count()  # keys of sequences in the search
         self._low_priority_s = 0.0  # time that steps of low priority may take while other requests are waiting
         self.num_steps = 0
-        self.turn_started: float | None = None  # when the present step, or turn of a greenlet, began (time.monotonic)
+        self.turn_started: float | None = None  # time.monotonic() when the current step or greenlet's turn began
 
     def __call__(
         self,
@@ -230,9 +231,9 @@ class SharedSearch:
         max_batch_tokens: int | None = None,
         max_sequences: int | None = None,
     ) -> list[list[Hypothesis]]:
-        """Decode all requests and return the hypotheses of each, best first.
+        """Decode all requests, and return the hypotheses for each request, best first.
 
-        The size of batches is that of this object; ``max_batch_tokens`` and ``max_sequences`` are ignored.
+        The limits of this object apply to batches; ``max_batch_tokens`` and ``max_sequences`` are ignored.
 
         Raises:
             ConfigError: A request is impossible, or incompatible with the options.
@@ -254,9 +255,9 @@ class SharedSearch:
         options: DecodingOptions,
         vocabulary: SearchVocabulary,
     ) -> Generator[list[Hypothesis], None, list[Hypothesis]]:
-        """Decode one request like :func:`headway.decode.search_steps`. Closing the generator cancels it.
+        """Decode one request like :func:`headway.decode.search_steps`. Closing the generator cancels the request.
 
-        A greenlet gets the hypotheses of a step before the next step begins. Another thread may get them later.
+        A greenlet receives the hypotheses of a step before the next step begins. Another thread may receive them later.
         """
         progress = deque[list[Hypothesis]]()
         with self._queued(progress, model, [request], options, vocabulary) as call:
@@ -277,7 +278,7 @@ class SharedSearch:
         options: DecodingOptions,
         vocabulary: SearchVocabulary,
     ) -> Iterator[_Call]:
-        """Queue a call for the batch of its model and options. On exit, cancel whatever is unfinished."""
+        """Context manager that queues a call for a batch with its model and options, and cancels it on exit."""
         for request in requests:
             check_request(request, options, vocabulary.eos)
         caller = current_caller()
@@ -293,12 +294,12 @@ class SharedSearch:
             yield call
         finally:
             if not call.has_ended:
-                call.fail(CancelledError())  # its requests leave before the next step
+                call.fail(CancelledError())  # its requests leave the batch before the next step
 
     def _suspension(self) -> tuple[Callable[[], object], Callable[[], object]]:
-        """Return a function that suspends the calling greenlet or thread, and one that resumes it.
+        """Return a function that suspends the current greenlet or thread, and a function that resumes it.
 
-        Both may be called more often than necessary.
+        Both functions may be called more often than necessary.
         """
         if self._is_in_greenlet():
             return self._suspend, partial(self._ready.setdefault, getcurrent())
@@ -311,23 +312,23 @@ class SharedSearch:
         return wait, event.set
 
     def _is_in_greenlet(self) -> bool:
-        """Return whether the caller runs in a greenlet that this loop has started, and not in another thread."""
+        """Return whether the current code runs in a greenlet that this loop has started, and not in another thread."""
         if threading.get_ident() != self._thread:
             return False
         assert getcurrent().parent is self._loop, "a call from the loop itself would wait forever"
         return True
 
     def _suspend(self) -> None:
-        # PyTorch's modes belong to the thread, so the other greenlets would be in inference mode, too.
+        # PyTorch's modes belong to the thread, so the other greenlets would also be in inference mode.
         assert not torch.is_inference_mode_enabled()
         self._loop.switch()
 
     def start(self, job: Callable[..., None], *arguments: Any, caller: str = "") -> None:
-        """Call a function in a greenlet, and return when it has ended or waits. Its time is that of a caller."""
+        """Call a function in a greenlet, and return when it has ended or waits. Its time is charged to a caller."""
         self._resume(_JobGreenlet(job, caller), *arguments)
 
     def give_way(self) -> None:
-        """If the current greenlet has computed for some time, pause it so that the loop and other greenlets can run."""
+        """If the current greenlet has run for some time, pause it so that the loop and other greenlets can run."""
         assert self.turn_started is not None
         if time.monotonic() - self.turn_started > _MAX_TURN_S:
             self._ready[getcurrent()] = None
@@ -349,12 +350,12 @@ class SharedSearch:
 
     @property
     def num_sequences(self) -> int:
-        """The number of sequences that are decoded at the moment. Any thread may ask for it."""
+        """The number of sequences that are being decoded. This may be read from any thread."""
         return sum(len(batch.active) + len(batch.failed) for batch in list(self._batches))
 
     @property
     def num_waiting(self) -> int:
-        """The number of requests that wait. Any thread may ask for it."""
+        """The number of waiting requests. This may be read from any thread."""
         arrived = sum(len(call.waiting) for call in list(self._arrived))
         return arrived + sum(batch.num_waiting for batch in list(self._batches))
 
@@ -414,7 +415,7 @@ class SharedSearch:
         return Counter(sequence.call.name for sequence in sequences)
 
     def _least_served(self, batch: _Batch) -> float:
-        """Return the time of that caller of a batch which has got the least."""
+        """Return the lowest time used so far by a caller in the batch."""
         return min(self._served[name] for name in batch.callers)
 
     def _find_batch(self, call: _Call) -> None:
@@ -424,19 +425,19 @@ class SharedSearch:
         if batch is None:
             batch = _Batch(call.key, call.make_search, call.caller.priority > 0)
             self._batches.append(batch)
-        # A caller has no claim on the time before it came, but a credit for a short request.
+        # A new caller gets no credit for the time before its first call, except a small one for a short request.
         earliest = min((self._served[other] for one in self._batches for other in one.callers), default=0.0) - _CREDIT_S
         self._served[name] = max(self._served.get(name, earliest), earliest)
         batch.waiting.append(call)
         batch.callers[name] += 1
 
     def _batch_of_its_own(self, call: _Call) -> _Batch | None:
-        """Return the batch for a call's key that contains no other callers, or None."""
+        """Return a batch for the call's key that contains no other callers, or None."""
         fitting = (one for one in self._batches if one.key == call.key and not one.callers.keys() - {call.name})
         return next(fitting, None)
 
     def _shared_batch(self, call: _Call) -> _Batch | None:
-        """Return the batch for a call's key that callers with few rows share, if this caller is one of them."""
+        """Return a batch for the call's key that is shared by callers with few rows, including this one, or None."""
         for batch in self._batches:
             if batch.key == call.key:
                 counts = batch.count_sequences()
@@ -446,8 +447,9 @@ class SharedSearch:
         return None
 
     def _fail_all(self, error: BaseException) -> None:
-        """Make all calls raise ``error``. KeyboardInterrupt and similar exceptions are for the loop only and cancel the
-        calls.
+        """Make all calls raise ``error``.
+
+        KeyboardInterrupt and similar exceptions are raised only in the loop; the calls are then canceled.
         """
         shared = error if isinstance(error, Exception) else CancelledError()
         for batch in self._batches:
@@ -458,7 +460,7 @@ class SharedSearch:
     def _due_batches(self) -> list[_Batch]:
         """Return the batches that may advance now.
 
-        Batches of low priority may advance if there are no others or their time has come.
+        Batches of low priority may advance if there are no other batches, or if their share of time is due.
         """
         low = [batch for batch in self._batches if batch.has_low_priority]
         if not low or len(low) == len(self._batches):
@@ -467,13 +469,13 @@ class SharedSearch:
         return low if self._low_priority_s > 0 else [batch for batch in self._batches if not batch.has_low_priority]
 
     def _drop_ended_calls(self) -> None:
-        """Remove the requests of canceled calls, batches without requests, and callers that are gone."""
+        """Remove the requests of canceled calls, batches without requests, and callers without calls."""
         left: list[_Batch] = []
         for batch in self._batches:
             calls = batch.calls
-            if over := [call for call in calls if call.is_over]:  # rare, and this runs before every step
+            if over := [call for call in calls if call.is_over]:  # rarely true, although this runs before every step
                 for call in over:
-                    if not call.has_ended:  # it was canceled
+                    if not call.has_ended:  # the call was canceled
                         call.fail(CancelledError())
                 batch.drop_ended_calls()
                 calls = batch.calls
@@ -483,14 +485,14 @@ class SharedSearch:
         self._batches = left
         present = {name for batch in left for name in batch.callers}
         if len(present) < len(self._served):
-            # Keep the time of callers that left recently, so that they gain nothing by coming back.
+            # Keep the times of callers that have left recently, so that they gain nothing by returning.
             earliest = min((self._served[name] for name in present), default=math.inf) - _CREDIT_S
             self._served = {
                 name: seconds for name, seconds in self._served.items() if name in present or seconds > earliest
             }
 
     def _choose(self, batch: _Batch) -> dict[int, _Sequence]:
-        """Take the requests that enter now from the waiting ones, or the next one of the failed ones."""
+        """Choose the waiting requests that enter now, or the next failed sequence. They are removed from the queue."""
         if not (batch.waiting or batch.failed) or any(sequence.is_alone for sequence in batch.active.values()):
             return {}
         if batch.failed:

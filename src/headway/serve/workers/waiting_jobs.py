@@ -1,4 +1,4 @@
-"""The waiting jobs of a worker. Callers take turns."""
+"""A fair queue for a worker's jobs, in which callers take turns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 class WaitingJobs(Generic[T]):
     """A queue in which a caller with one job does not have to wait for all jobs of another caller.
 
-    Any thread may add jobs, and one thread takes them.
+    Any thread may add jobs, but only one thread may take them.
     """
 
     def __init__(self) -> None:
@@ -20,15 +20,15 @@ class WaitingJobs(Generic[T]):
         self._by_caller: OrderedDict[str, deque[T]] = OrderedDict()
 
     def put(self, caller: str, job: T) -> None:
-        """Add a job of a caller."""
+        """Add a job for a caller."""
         self._arrived.put((caller, job))
 
     def wake(self) -> None:
-        """Make the next :meth:`get` return None if there is no job."""
+        """Make :meth:`get` return None if there are no jobs."""
         self._arrived.put(None)
 
     def get(self) -> T | None:
-        """Wait for a job, and return that of the caller whose turn it is, or None after :meth:`wake`."""
+        """Wait for a job, and return the next caller's job, or None after :meth:`wake` if there are no jobs."""
         is_waiting = not self._by_caller
         while is_waiting or not self._arrived.empty():
             arrived = self._arrived.get()

@@ -1,8 +1,9 @@
-"""The process that computes. Jobs run side by side, and their searches share batches.
+"""A worker process. It runs jobs concurrently, and their searches share batches.
 
 Short jobs that do little besides searching run in greenlets of the main thread, whose loop computes the steps of all
-searches (see :mod:`headway.serve.workers.shared_search`). Most jobs are of this kind, and a thread for each would cost
-as much time as the search of a small model. Jobs that may compute for long without a pause run in separate threads.
+searches (see :mod:`headway.serve.workers.shared_search`). Most jobs are of this kind, and running each of them in a
+thread would take as much time as the search of a small model. Jobs that may compute for long without a pause run in
+separate threads.
 """
 
 from __future__ import annotations
@@ -30,46 +31,46 @@ from headway.predict.language_modeling.continuation import Continuation, Continu
 from headway.predict.translation.options import TranslateOptions
 from headway.predict.translation.pivot import PivotTranslator
 from headway.serve.errors import WorkerError
-from headway.serve.glossaries import GlossaryDigest, GlossaryLines, RecentGlossaries
+from headway.serve.glossaries import GlossaryCache, GlossaryDigest, GlossaryLines
 from headway.serve.model_info import PivotModels
 from headway.serve.translation_json import translate_to_json
-from headway.serve.workers.fleet import MAX_JOBS
-from headway.serve.workers.held_jobs import HeldJobs, HeldKey
+from headway.serve.workers.fleet import MAX_JOBS_PER_WORKER
+from headway.serve.workers.held_jobs import HeldJobs, PreparationKey
 from headway.serve.workers.messages import (
-    AddGlossary,
-    Cancel,
-    Done,
+    AddGlossaryPart,
+    CancelJob,
     Job,
-    Part,
+    JobDone,
     Ping,
-    Pong,
+    ResultPart,
     StartJob,
+    WorkerStatus,
     encode,
     receive_with_size,
 )
 from headway.serve.workers.shared_search import SharedSearch
 from headway.serve.workers.waiting_jobs import WaitingJobs
 
-_IDLE_PINGS = 4  # a worker without jobs for this many pings is idle
-_STARTS_PER_STEP = 8  # limited, so that a burst of new jobs does not delay the running ones
-# The methods and functions of short jobs. They must not search, or call give_way(), in PyTorch's inference mode.
+_IDLE_PINGS = 4  # a worker that has no jobs during this many pings is idle
+_STARTS_PER_STEP = 8  # maximum number of jobs to start per step, so that a burst of jobs does not delay running jobs
+# Methods and functions of short jobs. They must not search, or call give_way(), in PyTorch's inference mode.
 _SEARCHING = {"translate_each", translate_to_json, "generate", "stream", "stream_tokens"}
 _SHORT_JOB_BYTES = 4096  # maximum message size of a short job; longer texts take long to compute
-_SWITCH_S = 0.0005  # how long the main thread waits for the interpreter while another thread computes; default: 5 ms
-_TURN_S = 0.005  # after this time, a thread pauses while the main thread has work
-_CANCEL_S = 1.0  # after this time, an exception ends the job of a thread that has not ended although it was canceled
+_SWITCH_S = 0.0005  # the interpreter's switch interval, for which the main thread may wait; Python's default is 5 ms
+_TURN_S = 0.005  # a thread that has computed for this time pauses if the main thread has work
+_CANCEL_S = 1.0  # a canceled job in a thread that has not ended after this time is ended by an exception
 
 
 @runtime_checkable
 class ReplaceableSearch(Protocol):
-    """A model whose calls can share their batches."""
+    """A model whose search functions can be replaced, so that its calls share batches."""
 
     def replace_search(self, search: SearchFunction, steps: SearchStepsFunction) -> None:
-        """Make all calls search with these functions."""
+        """Use these functions for all searches."""
 
 
 def run_worker(connection: socket.socket, models: dict[str, Any]) -> None:
-    """Answer the jobs that arrive until the connection is closed."""
+    """Run the jobs that arrive until the connection is closed."""
     move_to_huge_pages(shares_weights=True)
     sys.setswitchinterval(_SWITCH_S)
     _Worker(connection, models).run()
@@ -79,21 +80,21 @@ class _Worker:
     def __init__(self, connection: socket.socket, models: dict[str, Any]) -> None:
         self._connection, self._models = connection, models
         self._short_jobs = WaitingJobs[tuple[StartJob, Caller]]()
-        self._pool = ThreadPoolExecutor(MAX_JOBS, thread_name_prefix="job")
+        self._pool = ThreadPoolExecutor(MAX_JOBS_PER_WORKER, thread_name_prefix="job")
         self._search = SharedSearch(on_call=self._short_jobs.wake)
         for model in models.values():
             if isinstance(model, ReplaceableSearch):
                 model.replace_search(self._search, self._search.steps)
         self._sending = threading.Lock()
         self._thread = threading.get_ident()
-        self._unsent: list[bytes] = []  # answers of jobs of the main thread, which are sent together after each step
+        self._unsent: list[bytes] = []  # results of jobs in the main thread, which are sent together after each step
         self._callers: dict[int, Caller] = {}
         self._threads: dict[int, int] = {}  # thread ids of jobs that run in a thread, keyed by job number
         self._interrupting = threading.Lock()
-        self._glossaries = RecentGlossaries()
+        self._glossaries = GlossaryCache()
         self._held_jobs = HeldJobs()
-        self._preparations = WaitingJobs[tuple[HeldKey, GlossaryLines, Caller]]()
-        self._idle_pings = 0  # pings since the last job began
+        self._preparations = WaitingJobs[tuple[PreparationKey, GlossaryLines, Caller]]()
+        self._idle_pings = 0  # number of pings since the last job began
 
     def run(self) -> None:
         threading.Thread(target=self._receive, name="receive", daemon=True).start()
@@ -106,7 +107,7 @@ class _Worker:
                 self._send_unsent()
 
     def _start_jobs(self) -> None:
-        """Start some of the short jobs that have arrived. Without any work, wait for a job or a search of a thread."""
+        """Start some of the short jobs that have arrived. If there is no work, wait for a job or a thread's search."""
         for _ in range(_STARTS_PER_STEP):
             if not self._search.has_work:
                 self._send_unsent()
@@ -118,8 +119,8 @@ class _Worker:
             self._search.start(self._run_job, *short_job, caller=short_job[1].name)
 
     def _receive(self) -> None:
-        """Handle the messages that arrive, also while the main thread computes."""
-        parts: list[str] = []  # of a glossary
+        """Handle messages in a thread, even while the main thread computes."""
+        parts: list[str] = []  # the parts of a glossary received so far
         while True:
             try:
                 message, num_bytes = receive_with_size(self._connection)
@@ -129,9 +130,9 @@ class _Worker:
                 case Ping():
                     self._send(encode(self._pong()))
                     self._return_memory()
-                case Cancel():
+                case CancelJob():
                     self._cancel(message.number)
-                case AddGlossary(part, is_last):
+                case AddGlossaryPart(part, is_last):
                     parts.append(part)
                     if is_last:
                         self._glossaries.add(GlossaryLines("".join(parts)))
@@ -144,14 +145,14 @@ class _Worker:
     def _queue(self, start: StartJob, caller: Caller, is_small: bool) -> None:
         """Queue a job for the main thread if it is short, otherwise for a separate thread.
 
-        A job whose glossary is not prepared waits until it is. One thread prepares all glossaries, because several
-        would take the interpreter's lock from the main thread in turns.
+        A job whose glossary is not prepared yet is held until it is. One thread prepares all glossaries, because
+        several threads would compete with the main thread for the interpreter lock.
         """
         if (lines := self._missing_glossary(start.job)) is not None:
             key = start.job.model, lines.digest
             if self._held_jobs.hold(key, (start, caller, is_small)):
                 self._preparations.put(caller.name, (key, lines, caller))
-            if caller.cancel_event.is_set():  # it may have been canceled before it was held
+            if caller.cancel_event.is_set():  # the job may have been canceled before it was held
                 self._end_held(start.number)
         elif is_small and _is_short(start.job):
             caller.give_way = self._search.give_way
@@ -161,7 +162,7 @@ class _Worker:
             self._pool.submit(self._run_in_thread, start, caller)
 
     def _missing_glossary(self, job: Job) -> GlossaryLines | None:
-        """Return the glossary of a job if it is not prepared for the model yet, otherwise None."""
+        """Return the glossary of a job if it has not been prepared for the model yet, otherwise None."""
         for value in job.keywords.values():
             if isinstance(value, GlossaryLines) and not (
                 value.is_built and self._model(job.model).has_prepared(value.build())
@@ -174,10 +175,10 @@ class _Worker:
             if (preparation := self._preparations.get()) is not None:
                 self._prepare(*preparation)
 
-    def _prepare(self, key: HeldKey, lines: GlossaryLines, first: Caller) -> None:
-        """Prepare a glossary, and queue the jobs that wait for it, or answer them with the error.
+    def _prepare(self, key: PreparationKey, lines: GlossaryLines, first: Caller) -> None:
+        """Prepare a glossary, then queue the jobs that wait for it, or report the error for them.
 
-        The cancellation of a job does not end the preparation: the next job would have to begin anew.
+        If a job is canceled, the preparation continues, because the next job would otherwise have to start it again.
         """
         error: Exception | None = None
         try:
@@ -193,16 +194,16 @@ class _Worker:
                 self._queue(start, caller, is_small)
             else:
                 self._callers.pop(start.number, None)
-                self._send(encode(Done(start.number, error=error)))
+                self._send(encode(JobDone(start.number, error=error)))
 
     def _end_held(self, number: int) -> None:
-        """Answer a canceled job if it is waiting for a glossary."""
+        """End a canceled job if it is waiting for a glossary."""
         if self._held_jobs.remove(number):
             self._callers.pop(number, None)
-            self._send(encode(Done(number, error=CancelledError())))
+            self._send(encode(JobDone(number, error=CancelledError())))
 
     def _with_glossaries(self, start: StartJob) -> StartJob:
-        """Return a job with the glossaries that its message names."""
+        """Return the job with the digests in its arguments replaced by glossaries."""
         keywords = start.job.keywords
         if not any(isinstance(value, GlossaryDigest) for value in keywords.values()):
             return start
@@ -223,7 +224,7 @@ class _Worker:
                 timer.start()
 
     def _interrupt(self, number: int) -> None:
-        """Raise an exception in the thread of a canceled job that still computes."""
+        """Raise an exception in the thread of a canceled job that is still running."""
         with self._interrupting:
             if (thread := self._threads.get(number)) is not None:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(CancelledError))
@@ -233,7 +234,7 @@ class _Worker:
 
     @contextmanager
     def _interruptible(self, number: int) -> Iterator[None]:
-        """Allow a job to be interrupted inside the context."""
+        """Context manager in which a job in a thread can be interrupted."""
         with self._interrupting:
             self._threads[number] = threading.get_ident()
         try:
@@ -261,14 +262,14 @@ class _Worker:
                 result = function(*job.arguments, **keywords)
                 if start.has_parts:
                     result = self._send_parts(number, result)
-                reply = encode(Done(number, result))
+                reply = encode(JobDone(number, result))
         except (HeadwayError, CancelledError) as error:
-            reply = encode(Done(number, error=error))
+            reply = encode(JobDone(number, error=error))
         except (SystemExit, KeyboardInterrupt, GreenletExit):
             raise
         except BaseException:  # a panic of a Rust library is not an Exception
             traceback.print_exc()
-            reply = encode(Done(number, error=WorkerError()))
+            reply = encode(JobDone(number, error=WorkerError()))
         self._callers.pop(number, None)
         self._send(reply)
 
@@ -276,18 +277,18 @@ class _Worker:
         if isinstance(model, str):
             return self._models[model]
         first, second = self._models[model.first], self._models[model.second]
-        return PivotTranslator(first, second, pivot_language=model.languages, candidates=model.candidates)
+        return PivotTranslator(first, second, pivot_language=model.pivot_codes, candidates=model.num_candidates)
 
     def _send_parts(self, number: int, stream: ContinuationStream[Any]) -> Continuation | None:
         for part in stream:
-            self._send(encode(Part(number, part)))
+            self._send(encode(ResultPart(number, part)))
         return stream.continuation
 
-    def _pong(self) -> Pong:
+    def _pong(self) -> WorkerStatus:
         search = self._search
         started = search.turn_started
         stalled = 0.0 if started is None else time.monotonic() - started
-        return Pong(stalled, search.num_sequences, search.num_waiting + len(self._short_jobs), search.num_steps)
+        return WorkerStatus(stalled, search.num_sequences, search.num_waiting + len(self._short_jobs), search.num_steps)
 
     def _return_memory(self) -> None:
         """Return freed memory to the system after several pings without a job."""
@@ -318,7 +319,7 @@ class _Worker:
 
 
 class _Pauses:
-    """Pauses a thread that has computed for some time while the main thread has work, so that both get half of it."""
+    """Pauses a thread that has computed for some time if the main thread has work, so that both get half the time."""
 
     def __init__(self, search: SharedSearch) -> None:
         self._search, self._since = search, time.monotonic()

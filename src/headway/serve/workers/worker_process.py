@@ -1,4 +1,4 @@
-"""The processes of a service, from the point of view of the supervising process."""
+"""The supervisor's view of loader and worker processes."""
 
 from __future__ import annotations
 
@@ -16,58 +16,59 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headway.errors import HeadwayError
-from headway.serve.glossaries import GlossaryDigest, GlossaryLines, RecentGlossaries
-from headway.serve.workers.messages import AddGlossary, Cancel, Part, Pong, StartJob, encode
+from headway.serve.glossaries import GlossaryCache, GlossaryDigest, GlossaryLines
+from headway.serve.workers.messages import AddGlossaryPart, CancelJob, ResultPart, StartJob, WorkerStatus, encode
 
-_PROCESS_CLOCK = 2  # CPUCLOCK_SCHED: a clock's number is ~pid << 3 | 2 (Linux, clock_getcpuclockid)
+_PROCESS_CLOCK = 2  # CPUCLOCK_SCHED: the clock id of a process is ~pid << 3 | 2 (Linux, clock_getcpuclockid)
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
-    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # PyTorch looks for a GPU without initializing CUDA, which forks forbid
-    "MALLOC_ARENA_MAX": "1",  # one heap for all threads: one thread does nearly all of a worker's work
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # detect GPUs without initializing CUDA, which does not work with fork
+    "MALLOC_ARENA_MAX": "1",  # one heap for all threads, because one thread does nearly all the work of a worker
 }
-# A decoding step reads the scattered caches of many sentences, which need too many TLB entries with small pages.
+# A decoding step reads the scattered key/value caches of many sentences. With small pages, this takes too many TLB
+# entries.
 _HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}  # a value that the user has set takes precedence
-# Size of the parts in which a glossary is sent; reading a part takes less than a millisecond.
+# Number of characters per part in which a glossary is sent. Receiving a part takes less than a millisecond.
 _PART_CHARACTERS = 1 << 16
 
 
 @dataclass(eq=False)
 class PendingJob:
-    """A job that has no result yet."""
+    """A job that is waiting for its result."""
 
     start: StartJob
     future: asyncio.Future[Any]
-    parts: asyncio.Queue[Part | None] = field(default_factory=asyncio.Queue)  # None marks the end
+    parts: asyncio.Queue[ResultPart | None] = field(default_factory=asyncio.Queue)  # None marks the end
     was_retried: bool = False
-    has_sent: bool = False  # whether a part has arrived: the job then cannot be restarted
+    has_received_part: bool = False  # whether a part has arrived, so that the job cannot be restarted
 
 
 @dataclass(eq=False)
 class WorkerProcess:
-    """A worker process, its connection and its jobs."""
+    """A worker process with its connection and its jobs."""
 
     pid: int
     ended: asyncio.Event
     transport: asyncio.WriteTransport = field(init=False)
     pending: dict[int, PendingJob] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
-    unanswered: int = 0  # pings since the last answer
-    state: Pong = field(default_factory=lambda: Pong(0.0, 0, 0, 0))
+    unanswered_pings: int = 0  # number of pings since the last message from the process
+    state: WorkerStatus = field(default_factory=lambda: WorkerStatus(0.0, 0, 0, 0))
     is_ready: bool = False
-    _glossaries: RecentGlossaries = field(default_factory=RecentGlossaries, init=False)  # cached by the process
+    _glossaries: GlossaryCache = field(default_factory=GlossaryCache, init=False)  # cached by the process
     _unsent: list[bytes] = field(default_factory=list, init=False)
-    # Parts of glossaries, and the jobs that need them. They are sent piece by piece, so that other jobs overtake them.
-    _waiting: deque[AddGlossary | StartJob | Cancel] = field(default_factory=deque, init=False)
+    # Parts of glossaries, and jobs that need them. They are sent one by one, so that other jobs can overtake them.
+    _waiting: deque[AddGlossaryPart | StartJob | CancelJob] = field(default_factory=deque, init=False)
 
     def send(self, message: Any) -> None:
-        """Send a message to the process, together with the other messages of this event loop iteration."""
+        """Send a message to the process, together with the other messages of this iteration of the event loop."""
         if not self._unsent:
             asyncio.get_running_loop().call_soon(self._send_unsent)
         self._unsent.append(encode(message))
 
     def send_job(self, start: StartJob) -> None:
-        """Send a job to the process, and before it the glossaries that the process does not have yet."""
+        """Send a job to the process, preceded by the glossaries that the process does not have yet."""
         keywords, needs_glossary = dict(start.job.keywords), False
         for name, value in keywords.items():
             if isinstance(value, GlossaryLines):
@@ -85,19 +86,19 @@ class WorkerProcess:
     def cancel(self, number: int) -> None:
         """Cancel a job."""
         if any(isinstance(message, StartJob) and message.number == number for message in self._waiting):
-            self._waiting.append(Cancel(number))
+            self._waiting.append(CancelJob(number))
         else:
-            self.send(Cancel(number))
+            self.send(CancelJob(number))
 
     def send_waiting(self) -> None:
-        """Send the waiting messages one after another, until the process does not read one immediately."""
+        """Send waiting messages one after another, as long as the process reads them immediately."""
         if self.transport.is_closing():
             self._waiting.clear()
         while self._waiting and not self.transport.get_write_buffer_size():
             self.transport.write(encode(self._waiting.popleft()))
 
     def has_glossary(self, digest: GlossaryDigest) -> bool:
-        """Return whether the process keeps a glossary."""
+        """Return whether the process has a glossary in its cache."""
         return digest in self._glossaries
 
     def _send_unsent(self) -> None:
@@ -106,25 +107,25 @@ class WorkerProcess:
 
     def cpu_seconds(self) -> float:
         """Return the CPU time of the process in seconds."""
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the process has ended
             return time.clock_gettime(~self.pid << 3 | _PROCESS_CLOCK)
         return 0.0
 
     def kill(self) -> None:
-        """End the process, if it has not ended yet."""
+        """Kill the process if it has not ended yet."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
 
 @dataclass(frozen=True)
 class LoaderProcess:
-    """A loader process. ``wait`` waits until it has ended."""
+    """A loader process. ``wait`` waits until the process has ended."""
 
     pid: int
     wait: Callable[[], Awaitable[object]]
 
     async def end(self, patience_s: float) -> None:
-        """Wait until the process, whose connection is closed, has ended, and kill it if that takes too long."""
+        """Wait until the process has ended, and kill it if that takes too long. Its connection must be closed."""
         waiting = asyncio.ensure_future(self.wait())
         done, _ = await asyncio.wait([waiting], timeout=patience_s)
         if not done:
@@ -134,7 +135,7 @@ class LoaderProcess:
 
 
 async def start_first_loader(connection: socket.socket) -> LoaderProcess:
-    """Start a loader, which serves a connection. The connection is closed in this process."""
+    """Start a loader that serves a connection. The connection is closed in this process."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "headway.serve.workers.loader", str(connection.fileno())),
         pass_fds=[connection.fileno()],
@@ -149,7 +150,7 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
     """Return two connected sockets.
 
     Raises:
-        HeadwayError: The system has no file descriptors left.
+        HeadwayError: Too many files are open.
     """
     try:
         return socket.socketpair()
@@ -157,7 +158,7 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
         raise HeadwayError(f"a process cannot be started: {error}") from None
 
 
-def _parts(text: str) -> Iterator[AddGlossary]:
+def _parts(text: str) -> Iterator[AddGlossaryPart]:
     """Yield the parts of a glossary."""
     for start in range(0, len(text), _PART_CHARACTERS):
-        yield AddGlossary(text[start : start + _PART_CHARACTERS], start + _PART_CHARACTERS >= len(text))
+        yield AddGlossaryPart(text[start : start + _PART_CHARACTERS], start + _PART_CHARACTERS >= len(text))

@@ -128,9 +128,9 @@ def _measure(plan: Plan, job: jobs.JobOptions) -> None:
     Raises:
         Exit: Workers were submitted.
     """
-    from headway.jobs.join import missing_chunks
+    from headway.jobs.join import count_missing_chunks
 
-    if not missing_chunks(plan):
+    if not count_missing_chunks(plan):
         return
     if job.slurm is None and job.ray is None and plan.num_lines <= _IN_PROCESS_LINES:
         from headway.corpus.work import load_line_map
@@ -139,7 +139,7 @@ def _measure(plan: Plan, job: jobs.JobOptions) -> None:
         Worker(plan, load_line_map(plan), in_order=True).run()
         return
     jobs.start_workers(plan, job, "measuring")
-    if missing_chunks(plan):
+    if count_missing_chunks(plan):
         print("headway: when the workers are done, the same command writes the results", file=sys.stderr)
         raise typer.Exit
 

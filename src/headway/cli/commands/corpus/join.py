@@ -32,7 +32,7 @@ def join(
 
     The job's folder is not deleted. The exit code is 3 if any lines have failed.
     """
-    from headway.jobs.join import join as join_results
+    from headway.jobs.join import join_results
     from headway.jobs.plan import Plan
 
     joined = join_results(Plan(folder), output, verify=verify, failures=failed)

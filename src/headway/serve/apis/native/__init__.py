@@ -1,4 +1,4 @@
-"""The service's own API: the results of the Python objects as JSON.
+"""Headway's own API, which returns the results of the Python API as JSON.
 
-One file for each kind of model, and for each store.
+There is one file for each kind of model, and one for each kind of stored object.
 """

@@ -1,4 +1,4 @@
-"""Documents: they are uploaded, translated later, and fetched."""
+"""Documents: upload them for translation, and fetch the results later."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, Response
 
-from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.disconnect import cancel_on_disconnect
 from headway.serve.apis.keys import client_of
 from headway.serve.apis.native.glossaries import GlossaryBody
-from headway.serve.apis.native.jobs import iso_time
+from headway.serve.apis.native.jobs import format_iso_time
 from headway.serve.apis.request_fields import optional_text, parse_fields, parse_json, read_upload
 from headway.serve.clients import Client
 from headway.serve.documents import ServedDocument, ServedDocuments
@@ -30,22 +30,25 @@ _FORM = {
         "file": {
             "type": "string",
             "format": "binary",
-            "description": "The document. Its format is derived from its name.",
+            "description": "The document. Its file name determines its format.",
         },
         "target": {**_TEXT, "description": "The language to translate into."},
         "source": {**_TEXT, "default": "auto", "description": "The language of the document; auto detects it."},
-        "model": {**_TEXT, "description": "The name of a model. Default: the first one for the languages."},
+        "model": {**_TEXT, "description": "The name of a model. Default: the first model for the languages."},
         "glossary": {**_TEXT, "description": "The id of a glossary that has a dictionary for the languages."},
-        "encoding": {**_TEXT, "description": "The encoding of a text file that does not declare it. Default: UTF-8."},
+        "encoding": {
+            **_TEXT,
+            "description": "The encoding of a text file, unless the file declares it. Default: UTF-8.",
+        },
         "text_syntax": {
             **_TEXT,
             "enum": ["plain", "html"],
-            "description": "XLIFF: whether its texts are escaped HTML. Default: as the file declares.",
+            "description": "For XLIFF: whether the texts are escaped HTML. Default: as declared in the file.",
         },
         "dictionaries": {
             **_TEXT,
             "contentMediaType": "application/json",
-            "description": "Instead of the id of a glossary: dictionaries as JSON, in the same form as for creating "
+            "description": "Dictionaries as JSON, in the same format as for creating a glossary, instead of the id of "
             "a glossary.",
         },
     },
@@ -55,13 +58,13 @@ _UPLOAD = {"requestBody": {"content": {"multipart/form-data": {"schema": _FORM}}
 
 
 def add_routes(api: APIRouter, service: Service, documents: ServedDocuments) -> None:
-    """Add the routes of documents."""
+    """Add the routes for documents."""
 
     @api.post("/documents", status_code=201, openapi_extra=_UPLOAD)
     async def upload_document(request: Request) -> dict[str, Any]:
-        """Translate a document later, while the service has little else to do.
+        """Upload a document, which is translated while the service has little other work.
 
-        A text that cannot be translated is left unchanged. Only the key that uploaded a document can access it.
+        Texts that cannot be translated remain unchanged. Only the key that uploaded a document can access it.
         """
         client = client_of(request)
         fields, file = await read_upload(request)
@@ -74,15 +77,15 @@ def add_routes(api: APIRouter, service: Service, documents: ServedDocuments) -> 
         model = _text(fields, "model")
         reading = {"encoding": _text(fields, "encoding"), "text_syntax": _text(fields, "text_syntax")}
         adding = documents.add(client, file.name, file.content, source, target, model, glossary, **reading)
-        return _document(await unless_disconnected(request, adding))
+        return _document(await cancel_on_disconnect(request, adding))
 
     @api.get("/documents/{identifier}")
     async def document(identifier: str, request: Request) -> dict[str, Any]:
         """Return the progress of a document.
 
-        When it is done, ``warnings`` lists possible errors. The ``kind`` of a warning is a flag of a translation,
-        "unlikely", "glossary" (an entry is not met) or "failed" (the text is not translated). ``num_texts`` is the
-        number of texts that it applies to, and ``examples`` are the beginnings of some of them.
+        When the translation is done, ``warnings`` lists possible errors. The ``kind`` of a warning is a translation
+        flag, "unlikely", "glossary" (an entry is not satisfied) or "failed" (the text is not translated). ``num_texts``
+        is the number of affected texts, and ``examples`` are the beginnings of some of these texts.
         """
         return _document(documents.get(client_of(request).name, identifier))
 
@@ -108,7 +111,7 @@ async def _chosen_glossary(service: Service, client: Client, fields: dict[str, A
 
     def read() -> StoredGlossary:
         body = parse_fields(GlossaryBody, {"name": "dictionaries of a document", "dictionaries": value})
-        return StoredGlossary.new(client.name, body.name, body.to_dictionaries())
+        return StoredGlossary.create(client.name, body.name, body.to_dictionaries())
 
     glossary = await service.read_glossary(client, read)
     service.glossaries.check_entries(glossary)
@@ -118,9 +121,9 @@ async def _chosen_glossary(service: Service, client: Client, fields: dict[str, A
 def _document(document: ServedDocument) -> dict[str, Any]:
     sizes = {"num_texts": document.num_texts, "num_done": document.num_done, "characters": document.num_characters}
     times = {
-        "created": iso_time(document.created),
-        "ended": iso_time(document.ended),
-        "expires": iso_time(document.expires),
+        "created": format_iso_time(document.created),
+        "ended": format_iso_time(document.ended),
+        "expires": format_iso_time(document.expires),
     }
     languages = {"source": document.source_language}
     head = {"id": document.id, "name": document.name, "status": document.status}

@@ -1,4 +1,4 @@
-"""The form of errors in this API."""
+"""The format of errors in this API."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _STATUSES = (400, 403, 404, 405, 408, 409, 413, 421, 422, 429, 431, 503, 504)
 
 
 class ErrorDetail(BaseModel):
-    """Description of the error."""
+    """Describes an error."""
 
-    status: int = Field(description="The status of the reply.")
+    status: int = Field(description="The HTTP status of the reply.")
     message: str
 
 
 class ErrorReply(BaseModel):
-    """A request that is refused, or has failed."""
+    """The reply to a request that was refused or has failed."""
 
     error: ErrorDetail
 
 
 class ItemError(BaseModel):
-    """An error instead of a result, if other texts of the request have results."""
+    """An error in place of a text's result, while other texts in the request may have results."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -37,8 +37,8 @@ class ItemError(BaseModel):
 ERRORS: dict[int | str, dict[str, Any]] = {status: {"model": ErrorReply} for status in _STATUSES}
 
 
-def error(message: str, status: int, headers: dict[str, str] | None = None) -> JSONResponse:
-    """Return an error in the form of this API."""
+def error_reply(message: str, status: int, headers: dict[str, str] | None = None) -> JSONResponse:
+    """Return an error reply in the format of this API."""
     return JSONResponse(error_value(message, status), status, headers)
 
 
@@ -47,6 +47,6 @@ def error_value(message: str, status: int) -> dict[str, Any]:
     return {"error": {"status": status, "message": message}}
 
 
-def or_error(result: Any, convert: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+def convert_or_error(result: Any, convert: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
     """Return the converted result, or the error, as JSON."""
     return {"error": str(result)} if isinstance(result, HeadwayError) else convert(result)

@@ -1,4 +1,4 @@
-"""Fields that the bodies of several requests have in common."""
+"""Fields that several request bodies have in common."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from starlette.requests import HTTPConnection
 from headway.serve.apis.keys import KeyLocation
 from headway.serve.apis.request_fields import authorization, check_nesting
 
-MAX_PHRASES = 200  # maximum number of phrases to include, to ban or to stop at
-_MAX_FIELDS = 1000  # maximum number of fields of all objects in a body
+MAX_PHRASES = 200  # maximum number of phrases to include, ban or stop at
+_MAX_FIELDS = 1000  # maximum total number of object fields in a body
 
-# A list ends at its first invalid item, because a reply cannot contain a million errors.
+# Validation of a list stops at the first invalid item, because a reply cannot list a million errors.
 Strings = Annotated[list[str], Field(fail_fast=True)]
 Phrases = Annotated[list[str], Field(max_length=MAX_PHRASES, fail_fast=True)]
 Options = dict[str, bool | int | float | str | Phrases | dict[str, Any] | None]
 Texts = Annotated[str | Strings, Field(description="A text, or a list of texts.")]
 
-EVENTS: dict[str, Any] = {"content": {"text/event-stream": {}}}
+EVENT_STREAM_RESPONSE: dict[str, Any] = {"content": {"text/event-stream": {}}}
 
 
 class Body(BaseModel):
@@ -35,8 +35,8 @@ class Body(BaseModel):
         return data
 
 
-def listed(text: str | list[str]) -> list[str]:
-    """Return a text, or several, as a list."""
+def as_list(text: str | list[str]) -> list[str]:
+    """Return a single text or a list of texts as a list."""
     return [text] if isinstance(text, str) else text
 
 
@@ -45,4 +45,4 @@ def _key(head: HTTPConnection) -> str | None:
     return head.headers.get("x-api-key") if key is None else key
 
 
-KEYS = KeyLocation(_key, public=re.compile(r"/ready|/metrics|/api/v1/openapi\.json"))
+KEY_LOCATION = KeyLocation(_key, public_paths=re.compile(r"/ready|/metrics|/api/v1/openapi\.json"))

@@ -1,4 +1,4 @@
-"""Glossaries: required translations of certain source phrases."""
+"""Glossaries: required translations of source phrases."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class DictionaryBody(Body):
     source: str
     target: str
     entries: Annotated[list[Strings], Field(fail_fast=True)] = Field(
-        description="Each has a source phrase, a target phrase (alternatives are separated by |) and optionally a case "
-        "rule: ignore or exact.",
+        description="Each entry consists of a source phrase, a target phrase (with alternatives separated by |) and "
+        "optionally a case rule: ignore or exact.",
         min_length=1,
     )
 
@@ -34,25 +34,26 @@ class GlossaryBody(Body):
     dictionaries: Annotated[list[DictionaryBody], Field(fail_fast=True)] = Field(min_length=1)
 
     def to_dictionaries(self) -> list[Dictionary]:
-        """Return the dictionaries as the service stores them. Raises :class:`DataError` for an invalid phrase."""
+        """Convert to the service's dictionaries. Raises :class:`DataError` for an invalid phrase."""
         return [
-            Dictionary.of(dictionary.source, dictionary.target, dictionary.entries) for dictionary in self.dictionaries
+            Dictionary.from_rows(dictionary.source, dictionary.target, dictionary.entries)
+            for dictionary in self.dictionaries
         ]
 
 
 def add_routes(api: APIRouter, service: Service) -> None:
-    """Add the routes of glossaries."""
+    """Add the routes for glossaries."""
 
     @api.post("/glossaries", status_code=201)
     async def create_glossary(body: GlossaryBody, request: Request) -> dict[str, Any]:
-        """Create a glossary: required translations of certain source phrases."""
+        """Create a glossary, which contains required translations of source phrases."""
         client = client_of(request)
         dictionaries = await asyncio.to_thread(body.to_dictionaries)
         return _glossary(await service.glossary_editor.create(client.name, body.name, dictionaries))
 
     @api.get("/glossaries")
     async def glossaries(request: Request) -> list[dict[str, Any]]:
-        """Return the glossaries of the key, without their entries."""
+        """Return the key's glossaries, without their entries."""
         return [_glossary(stored) for stored in service.glossaries.owned_by(client_of(request).name)]
 
     @api.get("/glossaries/{identifier}")

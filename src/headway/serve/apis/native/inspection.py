@@ -1,4 +1,4 @@
-"""Why a model translates as it does: attention, the tree of the search, and the cost of another word."""
+"""Inspect a translation: its attention, the search tree, and the cost of another word."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from headway.decode.request import DecodingOptions
 from headway.kinds import Capability
 from headway.predict import SearchEnd, SearchNode
-from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.disconnect import cancel_on_disconnect
 from headway.serve.apis.keys import client_of
 from headway.serve.apis.native.fields import Body
 from headway.serve.cost import cost_of_inspection
@@ -23,24 +23,24 @@ _MAX_BEAM_SIZE = 10  # a larger tree would not be legible
 
 
 class SentenceBody(Body):
-    """A sentence, of at most 200 tokens, and the languages of a translation model."""
+    """A sentence of at most 200 tokens, with its source and target language."""
 
     text: str
     source: str
     target: str
-    model: str | None = Field(None, description="The name of a model. Default: the first one for the languages.")
+    model: str | None = Field(None, description="The name of a model. Default: the first model for the languages.")
 
 
 class InspectBody(SentenceBody):
-    """A sentence whose translation to inspect."""
+    """A sentence, and optionally its translation, to inspect."""
 
-    translation: str | None = Field(None, description="The translation to inspect. Default: the model's own.")
+    translation: str | None = Field(None, description="The translation to inspect. Default: the model's translation.")
 
 
 class SearchTreeBody(SentenceBody):
-    """A sentence whose search is wanted."""
+    """A sentence whose search tree to return."""
 
-    beam_size: int = Field(4, ge=1, le=_MAX_BEAM_SIZE, description="Number of hypotheses kept at each step.")
+    beam_size: int = Field(4, ge=1, le=_MAX_BEAM_SIZE, description="Number of hypotheses to keep at each step.")
 
 
 class ForceWordBody(InspectBody):
@@ -53,39 +53,40 @@ class ForceWordBody(InspectBody):
 
 
 class PredictedTokenItem(BaseModel):
-    """A token of a translation, and the model's prediction at its position."""
+    """A token of a translation, and the model's predictions at its position."""
 
     token: str
     probability: float
     rank: int = Field(description="Rank by probability; 1 is the most probable.")
-    forced: bool = Field(description="Whether the token was given to the model, such as a language code.")
+    forced: bool = Field(description="Whether the token was given instead of predicted, such as a language code.")
     choices: float | None = Field(
-        description="The prediction is as uncertain as a choice among this number of equally probable tokens."
+        description="Perplexity of the prediction: it is as uncertain as a choice among this many equally probable "
+        "tokens."
     )
     alternatives: list[tuple[str, float]] = Field(description="The most probable tokens, with their probabilities.")
 
 
 class AttentionMapItem(BaseModel):
-    """The attention weights of a layer."""
+    """The attention weights of one layer."""
 
     layer: int
     heads: list[int]
     weights: str = Field(
-        description="For each head and row, one byte per column in Base64; 255 represents a weight of 1."
+        description="The weights in Base64: for each head and row, one byte per column. 255 represents a weight of 1."
     )
 
 
 class AttentionKindItem(BaseModel):
-    """The attention weights of a kind."""
+    """The attention weights of one kind of attention."""
 
     id: Literal["cross", "encoder", "decoder", "pooling"]
-    rows: str = Field(description="The side whose tokens are the rows.")
-    columns: str = Field(description="The side whose tokens are the columns.")
+    rows: str = Field(description="The side whose tokens are the queries (rows).")
+    columns: str = Field(description="The side whose tokens are the keys (columns).")
     maps: list[AttentionMapItem]
 
 
 class InspectReply(BaseModel):
-    """The attention and the predictions of a translation."""
+    """The attention weights and the predictions for a translation."""
 
     model: str
     architecture: str
@@ -93,25 +94,27 @@ class InspectReply(BaseModel):
     target: str
     target_given: bool
     log_probability: float
-    sides: dict[str, list[str]] = Field(description="The tokens of source, target, input and text, in a visible form.")
+    sides: dict[str, list[str]] = Field(
+        description="The tokens of source, target, input and text, in displayable form."
+    )
     right_to_left: dict[str, bool]
     steps: list[PredictedTokenItem]
-    alignment: list[tuple[int, int]] = Field(description="Pairs of the indices of a source token and a target token.")
+    alignment: list[tuple[int, int]] = Field(description="Pairs of a source token index and a target token index.")
     alignment_layer: int | None
     max_weight: int
     kinds: list[AttentionKindItem]
 
 
 class SearchTreeReply(BaseModel):
-    """The hypotheses that a beam search has considered."""
+    """The search tree of a beam search."""
 
     beam_size: int
-    nodes: list[SearchNode] = Field(description="The tokens that were kept, each after its parent.")
+    nodes: list[SearchNode] = Field(description="The tokens of the kept hypotheses, each after its parent.")
     ends: list[SearchEnd] = Field(description="The finished hypotheses, best first.")
 
 
 class TargetItem(BaseModel):
-    """A translation and its probability."""
+    """A translation with its log-probability and predictions."""
 
     text: str
     log_probability: float
@@ -119,42 +122,42 @@ class TargetItem(BaseModel):
 
 
 class ForceWordReply(BaseModel):
-    """The cost of a forced word."""
+    """The cost of forcing a word in a translation."""
 
-    cost: float = Field(description="The difference of the log-probabilities in nats.")
+    cost: float = Field(description="The difference between the log-probabilities, in nats.")
     chosen: TargetItem
     forced: TargetItem
 
 
 def add_routes(api: APIRouter, service: Service) -> None:
-    """Add the routes of inspections."""
+    """Add the routes for inspections."""
 
     async def answer(
         request: Request, body: SentenceBody, function: ModelFunction, texts: list[str], *given: Any
     ) -> Response:
         client = client_of(request)
-        direction = service.direction(body.source, body.target, body.model, direct=True)
+        direction = service.find_direction(body.source, body.target, body.model, direct=True)
         cost = cost_of_inspection(texts)
-        work = service.call(client, direction.model, function, texts, *given, cost=cost, **direction.arguments)
-        return Response(await unless_disconnected(request, work), media_type="application/json")
+        work = service.call(client, direction.model, function, texts, *given, cost=cost, **direction.language_arguments)
+        return Response(await cancel_on_disconnect(request, work), media_type="application/json")
 
     @api.post("/inspect", response_model=None, responses={200: {"model": InspectReply}})
     async def inspect(body: InspectBody, request: Request) -> Response:
-        """Return the attention of a translation by layer and head, and the prediction at each position."""
-        name = service.direction(body.source, body.target, body.model, direct=True).name
+        """Return the attention for a translation by layer and head, and the predictions at each position."""
+        name = service.find_direction(body.source, body.target, body.model, direct=True).name
         texts = [body.text, body.translation or ""]
         return await answer(request, body, inspect_sentence, texts, body.text, body.translation, name)
 
     @api.get("/diagram", response_model=None, responses={200: {"content": {"image/svg+xml": {}}}})
     async def diagram(request: Request, model: str) -> Response:
-        """Return a drawing of the architecture of a model, as an SVG file."""
-        chosen, cost = service.model(model, *get_args(Capability)), cost_of_inspection([""])
+        """Return a drawing of a model's architecture as an SVG file."""
+        chosen, cost = service.find_model(model, *get_args(Capability)), cost_of_inspection([""])
         work = service.call(client_of(request), chosen, draw_architecture, [], cost=cost)
-        return Response(await unless_disconnected(request, work), media_type="image/svg+xml")
+        return Response(await cancel_on_disconnect(request, work), media_type="image/svg+xml")
 
     @api.post("/search-tree", response_model=None, responses={200: {"model": SearchTreeReply}})
     async def tree(body: SearchTreeBody, request: Request) -> Response:
-        """Return the hypotheses that the beam search has kept at each step."""
+        """Return the hypotheses that beam search keeps at each step."""
         options = DecodingOptions(beam_size=body.beam_size, n_best=body.beam_size)
         return await answer(request, body, search_tree, [body.text], body.text, options)
 

@@ -1,4 +1,4 @@
-"""Jobs: many texts that are translated later."""
+"""Jobs: submit many texts for translation, and fetch the results later."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from headway.serve.service import Service
 from headway.serve.translation_json import to_json
 
 JOBS_PATH = "/api/v1/jobs"
-_RESULTS_PER_PART = 256  # results in each part of a streamed reply
+_RESULTS_PER_PART = 256  # number of results in each part of a streamed reply
 
 
 class JobBody(TranslationBody):
-    """Many texts to translate, and how."""
+    """Many texts to translate, with options."""
 
     text: Strings
 
 
 def add_routes(api: APIRouter, service: Service) -> None:
-    """Add the routes of jobs."""
+    """Add the routes for jobs."""
 
     @api.post("/jobs", status_code=201)
     async def create_job(body: JobBody, request: Request) -> dict[str, Any]:
-        """Translate many texts later, while the service has little else to do.
+        """Submit many texts, which are translated while the service has little other work.
 
-        A text that cannot be translated has an error instead. Only the key that created a job can access it.
+        The result of a text that cannot be translated is an error. Only the key that created a job can access it.
         """
         client = client_of(request)
         if body.source != "auto":
-            service.direction(body.source, body.target, body.model)
+            service.find_direction(body.source, body.target, body.model)
         service.sizes.check_job_size(len(body.text))
         background = client.for_background_job()
         answer, cost = await asyncio.to_thread(make_translate_function, service, background, body, body.text)
@@ -53,7 +53,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
                 answers = [to_json({"error": str(error)})]
             return answers
 
-        return _job(service.add_job(client, body.text, work, characters=cost.characters, cost=cost))
+        return _job(service.add_job(client, body.text, work, characters=cost.num_characters, cost=cost))
 
     @api.get("/jobs/{identifier}")
     async def job(identifier: str, request: Request) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
 
     @api.get("/jobs/{identifier}/result", response_model=None)
     async def job_result(identifier: str, request: Request) -> Response:
-        """Return the translations of a job that is done, in the order of its texts."""
+        """Return the translations of a finished job, in the order of its texts."""
         results = service.jobs.get(client_of(request).name, identifier).results()
 
         async def parts() -> AsyncGenerator[bytes]:
@@ -82,10 +82,14 @@ def add_routes(api: APIRouter, service: Service) -> None:
 
 def _job(job: BulkJob) -> dict[str, Any]:
     counts = {"num_texts": job.num_texts, "num_done": job.num_done}
-    times = {"created": iso_time(job.created), "ended": iso_time(job.ended), "expires": iso_time(job.expires)}
+    times = {
+        "created": format_iso_time(job.created),
+        "ended": format_iso_time(job.ended),
+        "expires": format_iso_time(job.expires),
+    }
     return {"id": job.id, "status": job.status, **counts, **times, "error": job.error}
 
 
-def iso_time(seconds: float | None) -> str | None:
-    """Return seconds since 1970 in the form of ISO 8601."""
+def format_iso_time(seconds: float | None) -> str | None:
+    """Format a time in seconds since 1970 according to ISO 8601."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")

@@ -1,4 +1,4 @@
-"""Masked language models: fill in hidden words."""
+"""Masked language models: fill in masked words."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from headway.predict.language_modeling.masked_language_model import Filling
-from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.disconnect import cancel_on_disconnect
 from headway.serve.apis.keys import client_of
 from headway.serve.apis.native.fields import Body, Phrases
 from headway.serve.cost import cost_of_fillings
@@ -21,25 +21,25 @@ class FillBody(Body):
 
     text: str
     model: str | None = None
-    top: int = Field(5, ge=1, le=100, description="Number of fillings.")
-    candidates: Phrases | None = Field(None, description="The words or phrases that may be filled in. Default: any.")
+    top: int = Field(5, ge=1, le=100, description="Number of fillings to return.")
+    candidates: Phrases | None = Field(None, description="Words or phrases to choose from. Default: all tokens.")
 
 
 class FillReply(BaseModel):
-    """The fillings, best first."""
+    """The fillings of a text, best first."""
 
     fillings: list[Filling]
 
 
 def add_routes(api: APIRouter, service: Service) -> None:
-    """Add the routes of masked language models."""
+    """Add the routes for masked language models."""
 
     @api.post("/fill", responses={200: {"model": FillReply}})
     async def fill(body: FillBody, request: Request) -> JSONResponse:
-        """Return the best fillings of each mask of a text."""
+        """Return the best ways to fill the masks in a text."""
         client = client_of(request)
-        model = service.model(body.model, "fills")
+        model = service.find_model(body.model, "fills")
         cost = cost_of_fillings([body.text], body.top, body.candidates or ())
         work = service.call(client, model, "fill", (), body.text, body.top, body.candidates, cost=cost)
-        fillings = await unless_disconnected(request, work)
+        fillings = await cancel_on_disconnect(request, work)
         return JSONResponse({"fillings": [asdict(filling) for filling in fillings]})

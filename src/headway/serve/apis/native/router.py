@@ -1,4 +1,4 @@
-"""The routes of the API, which /api/v1/openapi.json describes."""
+"""All routes of the API, which are described in /api/v1/openapi.json."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def router(service: Service, served_documents: ServedDocuments) -> APIRouter:
     async def models(request: Request) -> list[dict[str, Any]]:
         """Return the models with their capabilities, languages and search settings, and whether they are loaded.
 
-        ``load`` is "start" or "demand", depending on when a model is loaded. ``state`` is "warm", "loading" or "cold",
-        and ``memory_bytes`` the memory of a warm model.
+        ``load`` is "start" or "demand", depending on when the model is loaded. ``state`` is "warm", "loading" or
+        "cold". ``memory_bytes`` is the memory of a warm model.
         """
         pool = service.pool
         return [

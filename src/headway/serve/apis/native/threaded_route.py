@@ -1,4 +1,4 @@
-"""Routes of FastAPI that parse and validate large bodies in a thread, so that other requests are answered meanwhile."""
+"""FastAPI routes that parse and validate large bodies in a thread, so that other requests can be answered meanwhile."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headway.serve.apis.request_fields import unless_large
+from headway.serve.apis.request_fields import call_in_thread_if_large
 
 _Validate = Callable[[bytes], tuple[Any, list[Any]]]
 
 
 class ThreadedRoute(APIRoute):
-    """A route whose bodies are valid before FastAPI sees them."""
+    """A route that validates bodies before it passes them to FastAPI."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the function that answers a request."""
@@ -43,10 +43,10 @@ class ThreadedRoute(APIRoute):
 
 
 class _ValidatedRequest(Request):
-    """A request whose JSON is an object of the type that its route expects.
+    """A request whose :meth:`json` returns an instance of the type that its route expects.
 
     Attributes:
-        errors: Why it is not.
+        errors: The validation errors of the body.
     """
 
     def __init__(self, request: Request, validate: _Validate) -> None:
@@ -56,7 +56,7 @@ class _ValidatedRequest(Request):
 
     async def json(self) -> Any:
         """Return the validated object, which FastAPI does not validate again."""
-        value, self.errors = await unless_large(self._validate, await self.body())
+        value, self.errors = await call_in_thread_if_large(self._validate, await self.body())
         if self.errors:
             raise HTTPException(422)
         return value

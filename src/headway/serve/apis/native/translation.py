@@ -1,4 +1,4 @@
-"""Translation models: translate, detect languages, score, and list the alternatives at a position."""
+"""Translation models: translate, detect languages, score translations, and list alternatives at a position."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from headway.decode.request import DecodingOptions
 from headway.predict.markup.html import MarkupKind, MarkupOptions
 from headway.predict.results import ScoredTarget, Source
 from headway.predict.translation.options import TranslateOptions
-from headway.serve.apis.disconnect import unless_disconnected
+from headway.serve.apis.disconnect import cancel_on_disconnect
 from headway.serve.apis.event_stream import EventStream
 from headway.serve.apis.keys import client_of
-from headway.serve.apis.native.errors import ItemError, error_value, or_error
+from headway.serve.apis.native.errors import ItemError, convert_or_error, error_value
 from headway.serve.apis.native.fields import (
-    EVENTS,
+    EVENT_STREAM_RESPONSE,
     MAX_PHRASES,
     Body,
     Options,
     Phrases,
     Strings,
     Texts,
-    listed,
+    as_list,
 )
-from headway.serve.apis.request_fields import unless_large
+from headway.serve.apis.request_fields import call_in_thread_if_large
 from headway.serve.clients import Client
 from headway.serve.cost import Cost, cost_of_alternatives, cost_of_splitting
 from headway.serve.dispatch import replay
@@ -45,10 +45,10 @@ from headway.serve.translation_json import (
     sentences_to_json,
     to_json,
     translate_to_json,
-    translation_value,
+    translation_to_value,
 )
 
-# The cost of a request allows far fewer entries, and its error says what to do instead.
+# The check of the request's cost allows far fewer entries, and its error message suggests creating a glossary.
 _SOME_ENTRIES = Field(min_length=1, max_length=20_000, fail_fast=True)
 
 
@@ -57,51 +57,51 @@ class TranslationBody(Body):
 
     source: str = Field("auto", description="The language of the texts; auto detects the language of each text.")
     target: str = Field(description="The language to translate into.")
-    model: str | None = Field(None, description="The name of a model. Default: the first one for the languages.")
+    model: str | None = Field(None, description="The name of a model. Default: the first model for the languages.")
     options: Options = Field(
-        {}, description="Options of the search, such as beam_size, n_best or sampling; see docs/decoding.md."
+        {}, description="Search options, such as beam_size, n_best or sampling; see docs/decoding.md."
     )
     alignment: bool | Literal["pairs", "all"] = Field(
         False,
-        description="Whether to align each target token to a source token. The best translation of each text also "
-        "has the attention weights; with 'all' its alternatives have them, too, and with 'pairs' none has. A reply "
-        "contains at most a million weights; texts that would exceed them have no weights.",
+        description="Whether to align each target token to a source token. With true, the best translation of each "
+        "text also contains the attention weights. With 'all', its alternatives also contain them. With 'pairs', no "
+        "translation contains them. A reply contains at most a million weights; they are omitted for texts that would "
+        "exceed this limit.",
     )
-    prefix: str = Field("", description="Text that each translation begins with.")
+    prefix: str = Field("", description="Text with which each translation must begin.")
     include: Annotated[list[str | Phrases], Field(fail_fast=True)] = Field(
         [],
-        description="Phrases that each translation contains as whole words; a list gives alternatives.",
+        description="Phrases that each translation must contain as whole words. A list contains alternatives.",
         max_length=MAX_PHRASES,
     )
-    ban: Phrases = Field([], description="Phrases that no translation contains.")
+    ban: Phrases = Field([], description="Phrases that no translation may contain.")
     glossary: str | Annotated[list[Strings], _SOME_ENTRIES] | None = Field(
         None,
-        description="The id of a glossary that has a dictionary for the languages; or the entries themselves, as in "
-        "the dictionaries of a glossary, if source is not auto; a request contains at most 2,000.",
+        description="The id of a glossary that has a dictionary for the languages or, if source is not auto, a list of "
+        "at most 2,000 entries, as in a glossary's dictionaries.",
     )
     markup: MarkupKind | MarkupOptions | None = Field(
-        None, description="The syntax of the texts, whose tags are kept: html, xml or options. Default: plain text."
+        None, description="The markup in the texts, whose tags are kept: html, xml or options. Default: plain text."
     )
     protect: bool = Field(
         True,
-        description="Whether placeholders, URLs, e-mail addresses, numbers with units, emoji, Markdown and line breaks "
-        "are kept.",
+        description="Whether to keep placeholders, URLs, e-mail addresses, numbers with units, emoji, Markdown and "
+        "line breaks.",
     )
 
 
 class TranslateBody(TranslationBody):
-    """Texts to translate, and how."""
+    """Texts to translate, with options."""
 
     text: Texts
     stream: bool = Field(
         False,
-        description="Whether to send each translation, in any order, as a server-sent event as soon as it is "
-        "available.",
+        description="Whether to send each translation as a server-sent event as soon as it is available, in any order.",
     )
 
 
 class ScoreBody(Body):
-    """Sources and targets, whose probabilities are wanted."""
+    """Source texts and translations to score."""
 
     source_texts: Strings
     target_texts: Strings
@@ -116,13 +116,13 @@ class AlternativesBody(Body):
     text: str
     source: str
     target: str
-    prefix: str = Field("", description="The translation so far. White space at its end is ignored.")
-    count: int = Field(10, ge=1, le=1000, description="Number of tokens.")
+    prefix: str = Field("", description="The translation so far. Trailing white space is ignored.")
+    count: int = Field(10, ge=1, le=1000, description="Number of alternatives to return.")
     model: str | None = None
 
 
 class DetectBody(Body):
-    """Texts whose language is wanted."""
+    """Texts whose language to detect."""
 
     text: Texts
 
@@ -166,13 +166,13 @@ def make_translate_function(
 ) -> tuple[Callable[[Sequence[str]], Awaitable[list[bytes]]], Cost]:
     """Return a function that translates some of a request's texts to JSON, and the cost of all its texts.
 
-    Check the number of texts first: the time of this function grows with it.
+    The caller must first check the number of texts, because the time of this function is proportional to it.
 
     Raises:
         HeadwayError: The options are invalid.
         TooLargeError: The search would be too large.
-        UnknownGlossaryError: There is no such glossary.
-        BadRequestError: There are entries of a glossary, but no source language.
+        UnknownGlossaryError: No glossary has this id.
+        BadRequestError: The request contains glossary entries, but no source language.
     """
     decoding = DecodingOptions.parse(body.options, "options")
     options = TranslateOptions(
@@ -193,7 +193,7 @@ def make_translate_function(
     service.sizes.check_options(cost)
     glossary = _chosen_glossary(service, client, body)
 
-    uncounted = entries  # until the first call has counted them
+    uncounted = entries  # empty after the first call, which counts the entries
 
     async def translate(texts: Sequence[str]) -> list[bytes]:
         nonlocal uncounted
@@ -209,7 +209,9 @@ def make_translate_function(
             has_errors_of_texts=len(all_texts) > 1,
             weights=weights,
         )
-        answers = [result if isinstance(result, bytes) else to_json(translation_value(result)[0]) for result in results]
+        answers = [
+            result if isinstance(result, bytes) else to_json(translation_to_value(result)[0]) for result in results
+        ]
         if detected is None:
             return answers
         return [
@@ -220,7 +222,9 @@ def make_translate_function(
     return translate, cost
 
 
-_STREAMED_AT_A_TIME = 32  # texts of a request: enough for the batches of two workers, and few enough for other requests
+# Number of texts per request that are translated at a time: enough to fill the batches of two workers, and few enough
+# to leave room for other requests.
+_STREAMED_AT_A_TIME = 32
 _WEIGHTS: dict[bool | str, Weights] = {False: "none", True: "best", "pairs": "none", "all": "all"}
 
 
@@ -228,82 +232,82 @@ def _chosen_glossary(service: Service, client: Client, body: TranslationBody) ->
     if not isinstance(body.glossary, list):
         return None if body.glossary is None else service.glossaries.get(client.name, body.glossary)
     if body.source == "auto":
-        raise BadRequestError("entries of a glossary need a source language")
-    direction = service.direction(body.source, body.target, body.model)
-    entries = Dictionary.of(direction.source, direction.target, body.glossary)
-    return StoredGlossary.new(client.name, "entries of a request", [entries])
+        raise BadRequestError("glossary entries require a source language")
+    direction = service.find_direction(body.source, body.target, body.model)
+    entries = Dictionary.from_rows(direction.source, direction.target, body.glossary)
+    return StoredGlossary.create(client.name, "entries of a request", [entries])
 
 
 def add_routes(api: APIRouter, service: Service) -> None:
-    """Add the routes of translation models."""
+    """Add the routes for translation models."""
 
     def pairs() -> list[dict[str, Any]]:
         return [
             {"model": pair.model.name, "source": pair.source, "target": pair.target,
              "source_name": english_name(pair.source), "target_name": english_name(pair.target),
-             "second_model": pair.second and pair.second.name, "pivot": pair.pivots and pair.pivots[0]}
+             "second_model": pair.second and pair.second.name, "pivot": pair.pivot_codes and pair.pivot_codes[0]}
             for pair in service.pairs
         ]  # fmt: skip
 
     @api.get("/languages", response_model=None, responses={200: {"model": list[dict[str, Any]]}})
     async def languages(request: Request) -> Response:
-        """Return the pairs of languages.
+        """Return the pairs of languages that the service translates.
 
-        ``pivot`` is the language through which two models translate a pair, and null if one model translates it.
+        If two models translate a pair through a third language, ``pivot`` is that language; otherwise it is null.
         """
-        return Response(await service.list_once("pairs", pairs), media_type="application/json")
+        return Response(await service.cached_list("pairs", pairs), media_type="application/json")
 
     @api.post("/detect")
     async def detect(body: DetectBody, request: Request) -> list[dict[str, Any]]:
         """Return the most probable language of each text."""
         client = client_of(request)
-        detected = await unless_disconnected(request, service.detect(client, listed(body.text)))
+        detected = await cancel_on_disconnect(request, service.detect(client, as_list(body.text)))
         return [asdict(language) for language in detected]
 
     @api.post("/sentences")
     async def sentences(body: SentencesBody, request: Request) -> Response:
-        """Split each text into sentences, with the white space around them."""
-        client, texts = client_of(request), listed(body.text)
-        service.sizes.check_number(texts)
+        """Split each text into sentences, which keep the white space around them."""
+        client, texts = client_of(request), as_list(body.text)
+        service.sizes.check_num_texts(texts)
         cost = cost_of_splitting(texts)
         work = service.call(client, service.models[0], sentences_to_json, (), texts, body.language, cost=cost)
-        return Response(await unless_disconnected(request, work), media_type="application/json")
+        return Response(await cancel_on_disconnect(request, work), media_type="application/json")
 
-    @api.post("/translate", response_model=None, responses={200: {"model": TranslateReply, **EVENTS}})
+    @api.post("/translate", response_model=None, responses={200: {"model": TranslateReply, **EVENT_STREAM_RESPONSE}})
     async def translate(body: TranslateBody, request: Request) -> Response:
-        """Translate texts. Each translation is the same as for the text alone."""
+        """Translate texts. A translation does not depend on the other texts in the request."""
         return await _translate(service, body, request)
 
     @api.post("/score", responses={200: {"model": ScoreReply}})
     async def score(body: ScoreBody, request: Request) -> JSONResponse:
-        """Return the log-probability of each target as the translation of its source."""
+        """Return the log-probability of each target text as the translation of its source text."""
         client = client_of(request)
         if len(body.source_texts) != len(body.target_texts):
             raise BadRequestError("source_texts and target_texts have different lengths")
-        direction = service.direction(body.source, body.target, body.model, direct=True)
+        direction = service.find_direction(body.source, body.target, body.model, direct=True)
         texts = [*body.source_texts, *body.target_texts]
         arguments = body.source_texts, body.target_texts
-        work = service.call(client, direction.model, "score_each", texts, *arguments, **direction.arguments)
-        results = await unless_disconnected(request, work)
-        return JSONResponse({"scores": [or_error(result, asdict) for result in results]})
+        work = service.call(client, direction.model, "score_each", texts, *arguments, **direction.language_arguments)
+        results = await cancel_on_disconnect(request, work)
+        return JSONResponse({"scores": [convert_or_error(result, asdict) for result in results]})
 
     @api.post("/alternatives")
     async def alternatives(body: AlternativesBody, request: Request) -> JSONResponse:
-        """Return the most probable next tokens of a translation, best first."""
+        """Return the most probable next tokens after the prefix of a translation, best first."""
         client = client_of(request)
-        direction = service.direction(body.source, body.target, body.model, direct=True)
-        keywords = {"count": body.count} | direction.arguments
+        direction = service.find_direction(body.source, body.target, body.model, direct=True)
+        keywords = {"count": body.count} | direction.language_arguments
         texts = [body.text, body.prefix]
         cost = cost_of_alternatives(*texts)
         work = service.call(client, direction.model, "alternatives", texts, *texts, cost=cost, **keywords)
-        predicted = await unless_disconnected(request, work)
+        predicted = await cancel_on_disconnect(request, work)
         return JSONResponse({"alternatives": [asdict(token) for token in predicted]})
 
 
 class DirectTranslation:
-    """The route for translation, which bypasses FastAPI: its parsing takes as long as everything else before the work.
+    """A route for translation that bypasses FastAPI, whose request parsing takes as long as all other preparation.
 
-    It passes bodies that it cannot read to FastAPI's application, which reports the errors.
+    Bodies that cannot be parsed here are passed to the FastAPI application, which reports the errors.
     """
 
     def __init__(self, service: Service, fastapi: ASGIApp) -> None:
@@ -316,7 +320,7 @@ class DirectTranslation:
         try:
             if request.headers.get("content-type") != "application/json":
                 raise ValueError
-            body = await unless_large(TranslateBody.model_validate_json, data)
+            body = await call_in_thread_if_large(TranslateBody.model_validate_json, data)
         except ValueError:  # includes pydantic's ValidationError
             await self._fastapi(scope, replay([{"type": "http.request", "body": data}], receive), send)
         else:
@@ -325,17 +329,17 @@ class DirectTranslation:
 
 
 async def _translate(service: Service, body: TranslateBody, request: Request) -> Response:
-    client, texts = client_of(request), listed(body.text)
-    service.sizes.check_number(texts)
+    client, texts = client_of(request), as_list(body.text)
+    service.sizes.check_num_texts(texts)
     answer, cost = make_translate_function(service, client, body, texts)
     if not body.stream:
-        translations = await unless_disconnected(request, answer(texts))
+        translations = await cancel_on_disconnect(request, answer(texts))
         return Response(b'{"translations":[' + b",".join(translations) + b"]}", media_type="application/json")
     client = service.checked_client(client, cost)
     if body.source != "auto":
-        service.direction(body.source, body.target, body.model)  # raises an error before the reply begins
+        service.find_direction(body.source, body.target, body.model)  # raises errors before the reply begins
     answer, _ = make_translate_function(service, client, body, texts)
-    return EventStream(_events(answer, texts, partial(service.reserved, client, cost), cost.tokens), error_value)
+    return EventStream(_events(answer, texts, partial(service.reserve, client, cost), cost.work_tokens), error_value)
 
 
 async def _events(
@@ -347,10 +351,10 @@ async def _events(
     """Translate each text separately, and yield each translation as soon as it is available.
 
     Args:
-        answer: Translates texts.
-        texts: The texts.
-        reserve: Keeps room in the queue for the texts that wait.
-        tokens: The estimated size of all texts.
+        answer: Translates texts to JSON.
+        texts: Texts to translate.
+        reserve: Reserves room in the queue for the texts that wait.
+        tokens: Estimated size of all texts, in tokens.
     """
     free_places = asyncio.Semaphore(_STREAMED_AT_A_TIME)
     with reserve() as give_back:

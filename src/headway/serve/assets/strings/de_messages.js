@@ -1,11 +1,11 @@
-// German translations of the error messages of the service. {…} is a placeholder; its value is kept.
+// German translations of the service's error messages. {…} is a placeholder, whose value is kept.
 
 export const germanMessages = {
   // The service
   "The quota of this key is used up": "Das Kontingent dieses Schlüssels ist aufgebraucht",
   "Too many requests": "Zu viele Anfragen",
   "The service is busy; try again later": "Der Dienst ist ausgelastet; versuchen Sie es später noch einmal",
-  "No worker can answer now; try again later": "Kein Prozess kann jetzt antworten; versuchen Sie es später noch einmal",
+  "No worker is available now; try again later": "Kein Prozess kann jetzt antworten; versuchen Sie es später noch einmal",
   "The model {name} is being loaded; try again later": "Das Modell {name} wird geladen; versuchen Sie es später noch einmal",
   "No model translates from {source} into {target}": "Kein Modell übersetzt aus {source} in {target}",
   "The body has more than {most} bytes": "Die Anfrage hat mehr als {most} Bytes",
@@ -44,7 +44,7 @@ export const germanMessages = {
     "der Text hat {count} Token, das Modell kann aber nur {most} lesen; kürzen Sie den Text",
 
   // Documents
-  "This key has too many documents; fetch or delete those that are done":
+  "This key has too many documents; fetch or delete finished documents":
     "Es sind zu viele Dokumente; speichern oder entfernen Sie fertige",
   "There is no document {id}": "Der Dienst hat dieses Dokument nicht mehr; übersetzen Sie es noch einmal",
   "documents with the extension {extension} are not supported; expected {list}":

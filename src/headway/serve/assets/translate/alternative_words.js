@@ -1,24 +1,24 @@
-// The words that a model could have written at a place of a translation.
+// The words that a model could have generated at a position of a translation.
 
 import { tokenSpans, wordsOf } from "./words.js";
 
-const MIN_PROBABILITY = 0.001; // of the first tokens beyond the first few
+const MIN_PROBABILITY = 0.001; // minimum probability of a first token, except for the first few
 const FEW = 3;
-const SPECIAL = /^<\w+>$/; // the end of the text, or a byte of a character
+const SPECIAL = /^<\w+>$/; // the end-of-text token, or one byte of a character
 
 /**
- * Finds the words. The model names tokens; the translation that continues each one shows the word that it begins.
+ * Finds alternative words. The model predicts tokens; the continuation of each token shows the word that it begins.
  *
- * @param api The client of the API.
- * @param {object} sentence What the model has read: its text, source, target and model.
+ * @param api The client for the API.
+ * @param {object} sentence The text, source, target and model of the sentence.
  * @param {object} request The fields of /api/v1/translate for the continuations.
- * @param {object} translation Its text and tokens.
- * @param {[number, number]} span The place of the current word in the translation.
- * @param {number} count How many tokens are asked for.
- * @param {AbortSignal} signal Ends the requests.
- * @param {(entries: object[]) => void} changed Is called with the entries, first with their tokens and probabilities,
- *   and whenever one is complete: then it has `word`, the `translation` that contains it, and its place there, `span`.
- *   `replaced` is the text that it replaces if that begins before the current word ("25 km" for "255"), and otherwise null.
+ * @param {object} translation The text and tokens of the translation.
+ * @param {[number, number]} span The span of the current word in the translation.
+ * @param {number} count The number of tokens to request.
+ * @param {AbortSignal} signal Aborts the requests.
+ * @param {(entries: object[]) => void} changed Called with the entries, first with their tokens and probabilities, then
+ *   whenever an entry is complete. A complete entry has `word`, the `translation` that contains it, and its `span` there.
+ *   `replaced` is the text that it replaces if it begins before the current word ("25 km" for "255"), otherwise null.
  *   An entry without a word is removed.
  *
  * Returns the entries.
@@ -34,7 +34,7 @@ export async function findAlternativeWords(api, sentence, request, { translation
   changed(entries);
   const joined = tokens.join("").trim() === text.trim() ? "" : " "; // tokens of whole words contain no spaces
   await Promise.all(entries.map(async (entry) => {
-    // A token that is a space is what the model puts before its first choice.
+    // The model puts a token that is a space before its first choice.
     const begun = entry.token.trim() ? prefix + joined + entry.token : prefix;
     const asked = { ...request, prefix: begun };
     const { translations: [found] } = await api.post("translate", asked, { signal, retryWhenBusy: true });
@@ -50,11 +50,11 @@ export async function findAlternativeWords(api, sentence, request, { translation
   return entries;
 }
 
-/** Returns the entries in the order of their probabilities, with a `name`; those with the same word are one. */
+/** Returns the entries sorted by probability, with a `name`. Entries with the same word are merged. */
 export function mergedByWord(entries) {
   const byWord = new Map();
   for (const entry of entries) {
-    const name = entry.word ?? `${entry.token.trim()}…`; // of a word that is not known yet
+    const name = entry.word ?? `${entry.token.trim()}…`; // the word is not known yet
     const known = byWord.get(name);
     const better = !known || (!known.isCurrent && entry.translation?.log_probability > known.translation?.log_probability);
     byWord.set(name, { ...(better ? entry : known), name, probability: Math.max(entry.probability, known?.probability ?? 0) });

@@ -1,4 +1,4 @@
-// The menu of a word: what the model could have written there instead, how probable each is, and a field for any other word.
+// The menu of a word: alternatives to it with their probabilities, and a field for any other word.
 
 import { ApiError, isAbort } from "../api.js";
 import { isolated, make, moveFocus, percent } from "../dom.js";
@@ -6,18 +6,18 @@ import { meter } from "../meter.js";
 import { findAlternativeWords, firstToken, mergedByWord } from "./alternative_words.js";
 
 const COUNT = 7;
-const MAX_PREVIEW = 80; // characters
+const MAX_PREVIEW = 80; // maximum number of characters
 
-/** Returns what says that an alternative replaces more than its word, or nothing. */
+/** Returns a note if an alternative replaces more than its word, otherwise nothing. */
 export const insteadOf = (replaced, t) =>
   replaced === null ? "" : make("span", { class: "quiet" }, ` (${t("alternatives.instead", { text: isolated(replaced) })})`);
 
 export class AlternativesMenu {
   /**
-   * @param {HTMLElement} parent An element with a position, in which the menu is shown.
+   * @param {HTMLElement} parent A positioned element in which to show the menu.
    * @param context The context of the view.
-   * @param {(place: object, translation: object, span: [number, number]) => void} choose Is called with another translation,
-   *   and with the place of the chosen word in it.
+   * @param {(place: object, translation: object, span: [number, number]) => void} choose Called with another translation,
+   *   and with the span of the chosen word in it.
    */
   constructor(parent, context, choose) {
     Object.assign(this, { parent, context, choose });
@@ -31,7 +31,7 @@ export class AlternativesMenu {
     }, { signal: this.listening.signal });
   }
 
-  /** Ends the requests and all listeners outside of the menu. */
+  /** Aborts the requests, and removes all listeners outside the menu. */
   close() {
     this.hide(false);
     this.listening.abort();
@@ -49,8 +49,8 @@ export class AlternativesMenu {
   /**
    * Opens the menu for a word.
    *
-   * @param {object} request The fields of /api/v1/translate but `text`.
-   * @param {object} sentence What the model that has written the word has read: its text, source, target and model.
+   * @param {object} request The fields of /api/v1/translate, except `text`.
+   * @param {object} sentence The text, source, target and model of the sentence in which the word was generated.
    */
   async open(place, request, sentence) {
     this.hide(false);
@@ -90,7 +90,7 @@ export class AlternativesMenu {
     }
   }
 
-  /** Returns the way to the view Why, if there is one. */
+  /** Returns a button that opens the Why view, if that view is offered. */
   #whyButton({ slot, words, index }, sentence) {
     const { t, navigate, offers } = this.context;
     if (!offers("why")) return [];
@@ -104,7 +104,7 @@ export class AlternativesMenu {
     return [button];
   }
 
-  /** Returns a field for a word that the model has not named. */
+  /** Returns a field for a word that is not among the alternatives. */
   #wordForm(place, request) {
     const { t, api, describe } = this.context, { slot, words, index } = place, { start } = words[index];
     const input = make("input", { "aria-label": t("alternatives.own"), placeholder: t("alternatives.own"), autocomplete: "off", dir: "auto" });
@@ -131,14 +131,14 @@ export class AlternativesMenu {
     return form;
   }
 
-  /** Shows the entries; those with the same word are one. An entry without a word waits for its translation. */
+  /** Shows the entries. Entries with the same word are merged. An entry without a word waits for its translation. */
   #show(place, entries) {
-    if (this.place !== place) return; // closed meanwhile
+    if (this.place !== place) return; // the menu was closed meanwhile
     const ordered = mergedByWord(entries);
     const focused = document.activeElement;
     this.list.replaceChildren(...ordered.map((entry) => this.#item(entry, place)));
     this.#place();
-    if (this.element.contains(focused)) return; // it is the button of Why
+    if (this.element.contains(focused)) return; // the button that opens Why has the focus
     const items = [...this.list.children], { word } = focused.dataset;
     (items.find((item) => word !== undefined && item.dataset.word === word) ?? items[0]).focus();
   }
@@ -163,7 +163,7 @@ export class AlternativesMenu {
     return item;
   }
 
-  // The Tab key leads from the menu to the field, and from there out; the arrow keys lead through all of them.
+  // The Tab key moves from the menu to the field, and from there out of it. The arrow keys move through all items.
   #key(event) {
     const items = [...this.menu.querySelectorAll("[role^=menuitem]")], field = this.element.querySelector("input");
     const isInMenu = this.menu.contains(event.target);
@@ -177,7 +177,7 @@ export class AlternativesMenu {
     else if (isInMenu) moveFocus(event, items);
   }
 
-  /** Places the menu below its word, inside of the parent and of the window. */
+  /** Positions the menu below its word, inside the parent and the window. */
   #place() {
     const { parent, element, place } = this;
     const outer = parent.getBoundingClientRect(), word = place.element.getClientRects()[0];

@@ -1,4 +1,4 @@
-// Documents: dropped or chosen files are translated in the background, and their translations are saved as files.
+// Documents: dropped or selected files are translated in the background, and their translations are saved as files.
 
 import { UnreachableError, isAbort, nextEvent, pause } from "../api.js";
 import { isolated, make } from "../dom.js";
@@ -9,9 +9,9 @@ const RUNNING = ["waiting", "running"];
 export class Documents {
   /**
    * @param context The context of the view.
-   * @param {HTMLElement} dropZone Files that are dropped here are translated.
-   * @param {() => object} fields Returns the fields that are sent with a new document, such as its languages.
-   * @param {object[]} entries The `state` of an earlier instance, whose documents are continued.
+   * @param {HTMLElement} dropZone The element on which files can be dropped.
+   * @param {() => object} fields Returns the fields to send with a new document, such as its languages.
+   * @param {object[]} entries The `state` of an earlier instance, to continue with its documents.
    */
   constructor(context, dropZone, fields, entries = []) {
     Object.assign(this, { context, fields, entries: new Set(), ending: new AbortController() });
@@ -47,12 +47,12 @@ export class Documents {
     for (const entry of entries) this.#translate(entry);
   }
 
-  /** What another instance needs to continue with the documents. */
+  /** The state with which another instance can continue with the documents. */
   get state() {
     return [...this.entries];
   }
 
-  /** Stops asking for the progress. The service goes on with the documents, and deletes them after a while. */
+  /** Stops polling. The service continues to translate the documents, and deletes them after a while. */
   close() {
     this.ending.abort();
   }
@@ -61,7 +61,7 @@ export class Documents {
     for (const file of files) this.#translate({ file, fields: this.fields(), path: null, error: null, isDone: false });
   }
 
-  /** Returns the list of a document's warnings, whose `titles` are given, with the texts that each is about. */
+  /** Returns a list of a document's warnings with the given `titles`, and with the texts that each warning affects. */
   #warningList(warnings, titles) {
     const { t } = this.context;
     return make("ul", { class: "warnings" }, ...warnings.map(({ num_texts: count, examples }, at) => {
@@ -71,7 +71,7 @@ export class Documents {
     }));
   }
 
-  /** Translates a document, or continues with it. Its `path` in the API is null until it has been sent. */
+  /** Translates a document, or continues to do so. Its `path` in the API is null until it has been sent. */
   async #translate(entry) {
     const { file } = entry;
     const { api, t, describe, announce } = this.context;
@@ -87,7 +87,7 @@ export class Documents {
       canceling.abort();
       item.remove();
       this.entries.delete(entry);
-      if (entry.path) api.delete(entry.path).catch(() => {}); // it is deleted after a while anyway
+      if (entry.path) api.delete(entry.path).catch(() => {}); // the service deletes it after a while anyway
     });
     try {
       if (entry.error) throw entry.error;
@@ -130,7 +130,7 @@ export class Documents {
     }
   }
 
-  /** Sends a document, and returns its path in the API. While the service does not answer, it waits. */
+  /** Sends a document, and returns its path in the API. Waits while the service is unreachable. */
   async #send({ file, fields }, signal) {
     const form = new FormData();
     form.append("file", file);
@@ -139,12 +139,12 @@ export class Documents {
     return `documents/${id}`;
   }
 
-  /** Asks how far a document is. While the service does not answer, its documents wait. */
+  /** Returns the progress of a document. Waits while the service is unreachable. */
   #progress(path, signal) {
     return this.#retryWhenReachable(signal, () => this.context.api.get(path, { signal }));
   }
 
-  /** Returns what `ask` returns. It is called again whenever the service has become reachable. */
+  /** Returns the result of `ask`, which is called again whenever the service has become reachable. */
   async #retryWhenReachable(signal, ask) {
     for (;;) {
       try {
@@ -160,6 +160,6 @@ export class Documents {
     const url = URL.createObjectURL(await this.context.api.file(path));
     const link = make("a", { href: url, download: name });
     link.click();
-    setTimeout(() => URL.revokeObjectURL(url), 60_000); // when the browser has read it
+    setTimeout(() => URL.revokeObjectURL(url), 60_000); // after the browser has read the file
   }
 }

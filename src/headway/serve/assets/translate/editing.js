@@ -1,20 +1,20 @@
-// Changes that a person makes to translations: another word, another version of a sentence, and back.
+// The user's changes to translations: another word, another version of a sentence, and undo.
 
 import { findPhrase } from "./words.js";
 
 export class Editing {
   /**
-   * @param {SentenceTranslator} translator Remembers the changed translations.
-   * @param {Output} output Shows them.
+   * @param {SentenceTranslator} translator Stores the changed translations.
+   * @param {Output} output Shows the changed translations.
    * @param {object} hooks
-   * @param {() => object} hooks.request Returns the fields of /api/v1/translate but `text`, for the present settings.
-   * @param {(text: string) => void} hooks.changed Is called with the new translation of a sentence.
+   * @param {() => object} hooks.request Returns the fields of /api/v1/translate, except `text`, for the current settings.
+   * @param {(text: string) => void} hooks.changed Called with the new translation of a sentence.
    */
   constructor(translator, output, hooks) {
     Object.assign(this, { translator, output, hooks });
   }
 
-  /** Uses a translation with another word, and names the words chosen earlier that it does not contain any more. */
+  /** Uses a translation with another word, and records the words chosen earlier that it no longer contains. */
   chooseWord({ slot, words, index }, translation, [start, end]) {
     const { text } = translation, position = words[index].start, earlier = slot.result.choices ?? [];
     const before = earlier.filter((choice) => choice.start < Math.min(start, position));
@@ -32,11 +32,11 @@ export class Editing {
     if (translation.text !== before.text) this.#replace(sentence, { ...translation, before, chosen: true });
   }
 
-  /** Goes back to the translation of a sentence before the last change. */
+  /** Restores the translation of a sentence before the last change. */
   undo(sentence) {
     const { before, position = 0 } = this.translator.result(this.hooks.request(), sentence);
     this.#replace(sentence, before);
-    this.focusWord(sentence, position); // the button may be gone
+    this.focusWord(sentence, position); // the button that had the focus may have been removed
   }
 
   /** Moves the focus to the word at a position of a sentence's translation. */

@@ -1,4 +1,4 @@
-// The glossary: a table of required translations for a pair of languages, which is edited in place and kept in the browser.
+// The glossary: a table of required translations for a pair of languages, which is edited in place and stored in the browser.
 
 import { isUndo, make } from "../dom.js";
 import { ABOUT_ROW } from "../strings.js";
@@ -8,12 +8,12 @@ const DELAY_MS = 400;
 const ROW = /glossary, row (\d+)/g;
 
 export class GlossaryTable {
-  /** `changed()` is called when the entries of the present languages have changed. */
+  /** `changed()` is called when the entries for the current languages have changed. */
   constructor(context, changed) {
     Object.assign(this, { context, changed, timer: null, ending: new AbortController(), rows: [] });
-    this.lines = new Map(); // row -> its line of the table, and its inputs
+    this.lines = new Map(); // row -> its line in the table, and its inputs
     this.refused = new Set(); // rows that the service has refused
-    this.removed = []; // rows that were removed since the last edit, and where they were
+    this.removed = []; // rows that were removed since the last edit, with their positions
     const { t } = context;
     this.body = make("tbody");
     const head = make("tr", {}, make("td"), ...["source", "target"].map(() => make("th", { scope: "col" })), make("td"));
@@ -27,19 +27,19 @@ export class GlossaryTable {
       make("table", {}, make("thead", {}, head), this.body), this.undo);
     this.body.addEventListener("keydown", (event) => {
       if (!isUndo(event) || !this.removed.length) return;
-      event.preventDefault(); // the browser would change another field
+      event.preventDefault(); // otherwise the browser would undo a change of another field
       this.#restore();
     });
     addEventListener("storage", () => this.#useOtherTab(), { signal: this.ending.signal });
   }
 
-  /** Saves what is edited, and ends. */
+  /** Saves a pending edit, and removes all listeners. */
   close() {
     this.#finishEdit();
     this.ending.abort();
   }
 
-  /** Shows the entries for a pair of languages, whose names are the heads of the columns. Models may refuse others. */
+  /** Shows the entries for a pair of languages, whose names are the column headers. Models may refuse different entries. */
   use(source, target, model, sourceName, targetName) {
     const pair = `${source}-${target}`;
     this.heads[0].textContent = sourceName;
@@ -47,7 +47,7 @@ export class GlossaryTable {
     if (model !== this.model) this.#forgetRefusals();
     this.model = model;
     if (pair === this.pair) return;
-    this.#finishEdit(); // of the pair before
+    this.#finishEdit(); // of the previous pair
     this.pair = pair;
     this.#show();
   }
@@ -63,24 +63,24 @@ export class GlossaryTable {
     this.#showCount();
   }
 
-  /** The saved entries of the present pair. */
+  /** The saved entries for the current pair. */
   get #saved() {
     return this.context.settings.get(SETTING, {})[this.pair] ?? [];
   }
 
-  /** Shows the entries of the present pair that another tab has changed. */
+  /** Shows the entries for the current pair after another tab has changed them. */
   #useOtherTab() {
     if (!this.pair || this.timer !== null || JSON.stringify(this.#saved) === JSON.stringify(this.#written)) return;
     this.#show();
     this.changed();
   }
 
-  /** The rows with text, of which one side may be missing. */
+  /** The rows with text on at least one side. */
   get #written() {
     return this.rows.map((row) => row.map((each) => each.trim())).filter((row) => row.some(Boolean));
   }
 
-  /** The rows that are used: complete ones that the service has not refused. */
+  /** The rows that are used: complete rows that the service has not refused. */
   get #used() {
     return this.rows.filter((row) => row.every((each) => each.trim()) && !this.refused.has(row));
   }
@@ -92,8 +92,8 @@ export class GlossaryTable {
   }
 
   /**
-   * Marks the row that a message of the service is about. It is not used until the table is edited. Returns whether
-   * the message is about a row.
+   * Marks the row to which a message of the service refers. The row is not used until the table is edited. Returns
+   * whether the message refers to a row.
    */
   refuse(message) {
     const [, number, problem] = message.match(ABOUT_ROW) ?? [];
@@ -114,7 +114,7 @@ export class GlossaryTable {
     this.#showCount();
   }
 
-  /** Says that a side of a row is missing, if that is so. */
+  /** Shows a note if one side of a row is missing. */
   #showIncomplete(row) {
     if (!this.rows.includes(row) || this.refused.has(row)) return;
     const isIncomplete = row.some((each) => each.trim()) && !row.every((each) => each.trim());
@@ -131,7 +131,7 @@ export class GlossaryTable {
     for (const input of inputs) input.setAttribute("aria-invalid", String(Boolean(problem)));
   }
 
-  /** The dictionaries for pairs of languages that have entries, in the form of the service. */
+  /** The dictionaries for all pairs of languages with entries, in the format of the service. */
   dictionaries(pairs) {
     const saved = this.context.settings.get(SETTING, {});
     return pairs.map(({ source, target }) => {
@@ -149,7 +149,7 @@ export class GlossaryTable {
       input.addEventListener("input", () => {
         row[at] = input.value;
         this.#forgetRemoved();
-        this.#forgetRefusals(); // also of rows that contradicted this one
+        this.#forgetRefusals(); // including refusals of rows that contradicted this one
         this.#showProblem(row, "");
         if (row === this.rows.at(-1) && input.value) this.#addEmpty();
         this.#later();
@@ -178,7 +178,7 @@ export class GlossaryTable {
     return line;
   }
 
-  /** Numbers the rows. The last one is empty, and cannot be removed. */
+  /** Numbers the rows. The last row is empty and cannot be removed. */
   #number() {
     const { t } = this.context;
     this.rows.forEach((row, at) => {
@@ -196,7 +196,7 @@ export class GlossaryTable {
     this.undo.hidden = true;
   }
 
-  /** Puts the row that was removed last in its place again. */
+  /** Restores the row that was removed last. */
   #restore() {
     const { row, at } = this.removed.pop();
     this.undo.hidden = !this.removed.length;

@@ -1,18 +1,18 @@
-// What a glossary changes beyond its own words: a model that must use a phrase may also write the rest differently.
+// The changes that a glossary causes besides its own words: a model that must use a phrase may also change other words.
 
 import { differences } from "../why/differences.js";
 import { overlap, requiredSpans, wordSpans } from "./words.js";
 
-const MAX_COMPARED = 20; // sentences of a text
+const MAX_COMPARED = 20; // maximum number of sentences to compare per text
 const LETTER = /[\p{L}\p{N}]/u;
 
 export class GlossaryEffects {
-  /** Translations without the glossary are remembered by the translator, which often knows them already. */
+  /** The translator caches translations without the glossary, and often has them already. */
   constructor(api, translator) {
     Object.assign(this, { api, translator, effects: new WeakMap() }); // translation -> its effect
   }
 
-  /** Compares the sentences in which the glossary has put phrases with their translations without it. */
+  /** Compares the sentences that contain glossary phrases with their translations without the glossary. */
   async compare({ glossary, ...free }, slots, signal) {
     if (!glossary) return;
     const forced = slots.filter(({ result }) => !result?.chosen && result?.glossary?.some(({ met }) => met)).slice(0, MAX_COMPARED);
@@ -23,15 +23,15 @@ export class GlossaryEffects {
     }
     for (const { text, result } of forced) {
       let other = this.translator.result(free, text);
-      while (other.chosen) other = other.before; // as the model has written it
+      while (other.chosen) other = other.before; // the model's own translation
       const kind = other.error === undefined && effectOf(result, other, free.target);
       if (kind) this.effects.set(result, { kind, other });
     }
   }
 
   /**
-   * Returns what the glossary has done to a sentence: `kind` and the `other` translation, without it; or null if it has
-   * only replaced words by its own.
+   * Returns the effect of the glossary on a sentence: its `kind` and the `other` translation, without the glossary.
+   * Returns null if the glossary has only replaced words with its own.
    */
   effect({ result }) {
     return this.effects.get(result) ?? null;
@@ -39,8 +39,8 @@ export class GlossaryEffects {
 }
 
 /**
- * Returns "added" if not every new glossary phrase replaces a word, "changed" if other words or signs differ, too, and otherwise
- * null.
+ * Returns "added" if not every new glossary phrase replaces a word, "changed" if other words or symbols also differ, and
+ * otherwise null.
  */
 export function effectOf(translation, other, language) {
   const spans = (text) => wordSpans(text, language).filter((span) => LETTER.test(text.slice(...span)));
@@ -63,7 +63,7 @@ export function effectOf(translation, other, language) {
   return hasOther || numGone > isRequired.filter(Boolean).length ? "changed" : null;
 }
 
-/** Returns the stretches of words that differ, as [start, end). */
+/** Returns the ranges of words that differ, as [start, end). */
 function stretches(spans, isDifferent) {
   const found = [];
   spans.forEach(([start, end], at) => {
@@ -72,7 +72,7 @@ function stretches(spans, isDifferent) {
   return found;
 }
 
-/** Returns what is no letter, digit or space in a text outside of some spans. */
+/** Returns the characters outside the given spans that are neither letters, digits nor spaces. */
 function signs(text, spans) {
   const outside = Array.from({ length: text.length }, (_, at) => (spans.some(([start, end]) => start <= at && at < end) ? "" : text[at]));
   return outside.join("").replace(/[\p{L}\p{M}\p{N}\s]/gu, "");

@@ -1,4 +1,4 @@
-// The choice of the languages and of the model, and the detection of the language of a text.
+// The choice of languages and model, and language detection.
 
 import { ApiError } from "../api.js";
 import { make } from "../dom.js";
@@ -11,8 +11,8 @@ export class LanguageChoice {
   /**
    * @param context The context of the view.
    * @param {object} state The `state` of an earlier instance.
-   * @param {object} hooks `changed()` is called when a person has chosen something, `swap()` when they swap the languages,
-   *   and `compare()` when they want to see how the models differ.
+   * @param {object} hooks `changed()` is called when the user has chosen something, `swap()` when the user swaps the
+   *   languages, and `compare()` when the user wants to compare the models.
    */
   constructor(context, state, hooks) {
     const { detected = null, detectedText = "" } = state, { t, settings } = context;
@@ -53,7 +53,7 @@ export class LanguageChoice {
     this.detecting?.abort();
   }
 
-  /** The language of the text: as chosen, or as detected; null as long as it is not known. */
+  /** The chosen or detected language of the text, or null if it is not known yet. */
   get sourceCode() {
     return this.source.value === AUTO ? this.detected : this.source.value;
   }
@@ -62,18 +62,18 @@ export class LanguageChoice {
     return this.target.value;
   }
 
-  /** The model, or null if there is no choice. */
+  /** The chosen model, or null if there is only one. */
   get model() {
     return this.modelChoice.hidden ? null : this.models.value;
   }
 
-  /** The languages of a document as the API takes them, and all that its source language can be. */
+  /** The languages of a document for the API, and all possible source languages. */
   get documentLanguages() {
     const source = this.source.value, all = this.context.languages.map((each) => each.source);
     return { source, target: this.target.value, sources: source === AUTO ? [...new Set(all)] : [source] };
   }
 
-  /** Returns a pair of languages as the service describes it, with the third language if two models translate it. */
+  /** Returns the service's entry for a pair of languages, with the third language if two models translate the pair. */
   pair(source, target) {
     return this.#pairs(source, target)[0];
   }
@@ -118,7 +118,7 @@ export class LanguageChoice {
       (each) => each.source === this.target.value && (this.sourceCode === null || each.target === this.sourceCode));
   }
 
-  /** Finds the language of a text, if it is to be detected. Returns whether it is another one than before. */
+  /** Detects the language of a text, unless the user has chosen one. Returns whether the language has changed. */
   async detect(text) {
     const beginning = text.trim().slice(0, DETECTED_CHARACTERS);
     if (this.source.value !== AUTO || !beginning || beginning === this.detectedText) return false;

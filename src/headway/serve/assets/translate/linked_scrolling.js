@@ -12,7 +12,7 @@ export class LinkedScrolling {
     pane.addEventListener("scroll", () => this.#lead());
   }
 
-  /** Scrolls the translation to the lines of the source that are in sight, while a person writes or reads there. */
+  /** Scrolls the translation to the visible lines of the source, while the user types or scrolls in the source. */
   follow() {
     const { input, pane } = this, room = input.scrollHeight - input.clientHeight;
     const isRead = input.matches(":hover") || document.activeElement === input;
@@ -23,14 +23,14 @@ export class LinkedScrolling {
     pane.scrollTop += (1 - share) * (own.top - outer.top) + share * (own.bottom - outer.bottom);
   }
 
-  /** Scrolls the source to the lines of the translation that are in sight, while a person reads there. */
+  /** Scrolls the source to the visible lines of the translation, while the user scrolls in the translation. */
   #lead() {
     const { input, pane } = this, room = pane.scrollHeight - pane.clientHeight;
     if (!pane.matches(":hover") || room <= 0) return;
     const share = pane.scrollTop / room, { top, left, width, height } = pane.getBoundingClientRect();
     const line = document.elementFromPoint(left + width / 2, top + share * (height - 1))?.closest(".output p");
     if (!line) return;
-    const position = this.output.startOf(line) / input.value.length; // of the line, which is at the same share of the pane
+    const position = this.output.startOf(line) / input.value.length; // relative position of the line, which is the same in the pane
     input.scrollTop = position * input.scrollHeight - share * input.clientHeight;
   }
 }

@@ -1,17 +1,17 @@
-// What is said about the translation: what may be wrong, and what a person or the glossary has changed.
+// Notices about the translation: possible errors, and changes by the user or the glossary.
 
 import { isolated, make, shortened } from "../dom.js";
 
-const MAX_SENTENCES = 3; // of a kind of notice
-const QUOTED = 50; // characters of a source sentence
+const MAX_SENTENCES = 3; // maximum number of sentences per kind of notice
+const QUOTED = 50; // maximum number of quoted characters of a source sentence
 const QUOTED_TRANSLATION = 200;
 
 export class Notices {
   /**
    * @param context The context of the view.
-   * @param {GlossaryEffects} effects What the glossary has changed.
-   * @param {object} hooks `undo(sentence)` and `use(sentence, translation)` are called when a person goes back by one change of
-   *   a sentence's translation, or uses the translation without the glossary.
+   * @param {GlossaryEffects} effects The changes caused by the glossary.
+   * @param {object} hooks `undo(sentence)` is called when the user undoes a change of a sentence's translation, and
+   *   `use(sentence, translation)` when the user chooses the translation without the glossary.
    */
   constructor(context, effects, hooks) {
     Object.assign(this, { context, effects, hooks });
@@ -24,7 +24,7 @@ export class Notices {
     const about = known.length && pivot !== null
       ? [make("li", { class: "about" }, this.context.t("notice.pivot", { language: pivot }))] : [];
     const items = [...about, ...this.#warnings(known), ...this.#changes(known)], said = items.map((item) => item.textContent);
-    if (said.join("\n") === this.said) return; // the buttons stay, and with them the focus
+    if (said.join("\n") === this.said) return; // keep the buttons, so that they do not lose the focus
     this.said = said.join("\n");
     this.element.replaceChildren(...items);
   }

@@ -1,4 +1,4 @@
-// The translation as it is shown: lines, sentences and words. Words are shaded by how sure the model is of them.
+// The displayed translation: lines, sentences and words. Words are shaded by their probability.
 
 import { isUndo, make, percent } from "../dom.js";
 import { sentenceGap, wordsOf } from "./words.js";
@@ -7,14 +7,14 @@ const SURE = 0.9; // words with at least this probability have no shade
 const UNSURE = 0.5;
 const DOUBTFUL = 0.2;
 
-/** Returns the class of a word by its probability. */
+/** Returns the CSS class for the probability of a word. */
 export const confidenceClass = (probability) =>
   probability === null || isAtLeast(probability, SURE) ? "" : isAtLeast(probability, UNSURE) ? "shade-1" : isAtLeast(probability, DOUBTFUL) ? "shade-2" : "shade-3";
 
-/** Compares percentages, as they are shown: 89.6 % is shown as 90 %. */
+/** Compares percentages as they are displayed: 89.6 % is displayed as 90 %. */
 const isAtLeast = (probability, limit) => Math.round(100 * probability) >= 100 * limit;
 
-/** Returns a line that explains the classes of words, or of tokens. */
+/** Returns a legend for the shades of words or tokens. */
 export function confidenceLegend({ t, language }, title = "confidence.word") {
   const limits = [[SURE, "shade-1"], [UNSURE, "shade-2"], [DOUBTFUL, "shade-3"]];
   const signs = limits.flatMap(([most, shade]) =>
@@ -29,11 +29,12 @@ export class Output {
    * @param {(line: string) => string[] | null} hooks.sentences Returns the sentences of a line, if they are known.
    * @param {(sentence: string) => object | undefined} hooks.result Returns a translation, if it is known.
    * @param {() => [string, string]} hooks.languages Returns the codes of the source and target language.
-   * @param {(place: object | null) => void} hooks.point Is called with the word that is pointed at or has the focus.
-   * @param {(place: object) => void} hooks.choose Is called with a word that is clicked.
-   * @param {(place: object) => void} hooks.undo Is called with a word at which a person presses Ctrl+Z.
+   * @param {(place: object | null) => void} hooks.point Called with the word that is hovered or has the focus.
+   * @param {(place: object) => void} hooks.choose Called with a word that is clicked.
+   * @param {(place: object) => void} hooks.undo Called with the word that has the focus when the user presses Ctrl+Z.
    *
-   * A place has `slot` (a sentence: text; result, which is that of an earlier text if `isStale`), `words`, `index` and `element`.
+   * A place has `slot`, `words`, `index` and `element`. A slot is a sentence with its text and result; if `isStale`, the
+   * result belongs to an earlier text.
    */
   constructor(container, hooks) {
     Object.assign(this, { container, hooks, lines: [], places: new WeakMap(), incomplete: new Set(), related: [] });
@@ -52,7 +53,7 @@ export class Output {
     container.addEventListener("keydown", (event) => this.#key(event));
   }
 
-  /** Shows the translations of other lines. With `all`, everything is shown anew, because the settings have changed. */
+  /** Shows the translations of new lines. With `all`, redraws everything, because the settings have changed. */
   setLines(lines, all = false) {
     const old = this.lines;
     let same = 0, sameEnd = 0;
@@ -77,7 +78,7 @@ export class Output {
     this.refresh();
   }
 
-  /** Shows what has become known. */
+  /** Shows new sentences and translations. */
   refresh() {
     for (const entry of this.incomplete) {
       if (this.#refreshLine(entry)) this.incomplete.delete(entry);
@@ -90,7 +91,7 @@ export class Output {
     }
   }
 
-  /** Shows a sentence anew. */
+  /** Redraws a sentence. */
   refreshSentence(sentence) {
     for (const entry of this.lines) {
       if (entry.slots.some((slot) => slot.text === sentence)) this.incomplete.add(entry);
@@ -194,8 +195,8 @@ export class Output {
   }
 
   /**
-   * Marks the words that come from the word at a position of the source text, or none without a position. Returns the spans
-   * of that word and of others that they come from, too, in the source text.
+   * Marks the words that come from the word at a position in the source text, or no words if there is no position. Returns
+   * the spans of all source words that the marked words come from.
    */
   markFrom(position) {
     for (const element of this.related) element.classList.remove("related");
@@ -239,7 +240,7 @@ export class Output {
     element.focus();
   }
 
-  // One word is in the order of the Tab key; the arrow keys move to the others.
+  // The Tab key reaches only one word; the arrow keys move to the others.
   #activate(element) {
     if (this.active && this.active !== element) {
       for (const name of ["tabindex", "role", "aria-haspopup"]) this.active.removeAttribute(name);
@@ -262,7 +263,7 @@ export class Output {
   #key(event) {
     const place = this.places.get(event.target);
     if (place && isUndo(event)) {
-      event.preventDefault(); // the browser would change the source
+      event.preventDefault(); // otherwise the browser would change the source
       this.hooks.undo(place);
     }
     if (!place || event.ctrlKey || event.altKey || event.metaKey) return;

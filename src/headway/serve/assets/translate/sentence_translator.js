@@ -1,24 +1,24 @@
-// Splits a text into lines and sentences, and translates the sentences that are not known yet.
+// Splits a text into lines and sentences, and translates the sentences that have not been translated yet.
 //
-// A text is translated in pieces, so that the first sentences of a long one appear at once, and a change of one sentence
-// sends only this sentence. Sentences that are already translated are remembered until the page is closed.
+// Sentences are translated separately, so that the first sentences of a long text appear immediately, and after a change
+// only the changed sentence is sent. Translations are cached until the page is closed.
 
-const FIRST_BATCH = 1; // sentences; each batch is larger than the one before, up to BATCH
+const FIRST_BATCH = 1; // number of sentences; each batch is larger than the previous one, up to BATCH
 const GROWTH = 4;
 const BATCH = 16;
-const MAX_CONCURRENT_REQUESTS = 2; // requests at a time
-const MAX_LINE = 4000; // characters; longer lines are cut, because browsers are slow with them
-const FIRST_SPLIT = { lines: 20, characters: 4000 }; // of the first request that splits lines
+const MAX_CONCURRENT_REQUESTS = 2;
+const MAX_LINE = 4000; // number of characters above which lines are split, because browsers are slow with long lines
+const FIRST_SPLIT = { lines: 20, characters: 4000 }; // limits of the first request that splits lines into sentences
 const SPLIT = { lines: 500, characters: 50000 };
-const MAX_REMEMBERED = 20000; // sentences, and lines
+const MAX_REMEMBERED = 20000; // maximum number of cached sentences, and of cached lines
 
 const UP_TO_LAST_LETTER = /^.*[\p{L}\p{N}]/su;
 const MAY_END_SENTENCE = /[^\p{L}\p{N}\p{M}\s,'’"“”„()\-–%]/u;
 
-/** Returns whether a sentence can end before the end of the line. Takes linear time, also for lines without letters. */
+/** Returns whether a sentence can end before the end of the line. Takes linear time, even for lines without letters. */
 const mayHaveSentences = (line) => MAY_END_SENTENCE.test(line.match(UP_TO_LAST_LETTER)?.[0] ?? "");
 
-/** Returns the lines of a text; they concatenate to the text. */
+/** Returns the lines of a text, whose concatenation is the text. */
 export function splitLines(text) {
   const ended = text.split("\n").map((line) => line + "\n");
   ended.push(ended.pop().slice(0, -1)); // the last line has no end
@@ -36,7 +36,7 @@ export function splitLines(text) {
   });
 }
 
-/** Returns the lines from a place on, as many as fit into the limits, but at least one. */
+/** Returns as many lines from a position on as fit into the limits, but at least one. */
 function firstLines(lines, from, { lines: most, characters: room }) {
   let to = from;
   for (let left = room; to < lines.length && to - from < most; to++) {
@@ -46,7 +46,7 @@ function firstLines(lines, from, { lines: most, characters: room }) {
   return lines.slice(from, to);
 }
 
-/** Adds to a map of maps. */
+/** Adds an entry to a map of maps. */
 function remember(memory, group, key, value) {
   if (!memory.has(group)) memory.set(group, new Map());
   memory.get(group).set(key, value);
@@ -77,20 +77,20 @@ export class SentenceTranslator {
     remember(this.results, keyOf(request), sentence, result);
   }
 
-  /** Ends all requests. What is translated stays known. */
+  /** Aborts all requests. Translations stay in the cache. */
   close() {
     this.#end(new DOMException("nobody needs the text any more", "AbortError"));
     this.#keep(() => false);
   }
 
   /**
-   * Translates the sentences that have no translation yet. Requests for an earlier text continue if this one needs
-   * their results, and are aborted otherwise.
+   * Translates the sentences that have no translation yet. Requests for an earlier text continue if their results are
+   * needed for this text, and are aborted otherwise.
    *
    * @param lines The lines of the text.
-   * @param request The fields of /api/v1/translate but `text`.
-   * @param changed Is called whenever there are new sentences or translations.
-   * Throws the first error, and an AbortError if there is a newer text.
+   * @param request The fields of /api/v1/translate, except `text`.
+   * @param changed Called whenever there are new sentences or translations.
+   * Throws the first error, or an AbortError if there is a newer text.
    */
   async translate(lines, request, changed) {
     this.#end(new DOMException("there is a newer text", "AbortError"));
@@ -115,7 +115,7 @@ export class SentenceTranslator {
     this.#keep(() => false);
   }
 
-  /** Finds the sentences of a text, and has those translated that are not known. */
+  /** Splits a text into sentences, and translates those that have no translation yet. */
   async #split(text, lines) {
     const { source } = text.request, wantedLines = new Set(lines);
     this.#keep((running) => running.key === text.key && (!running.lines || running.lines.some((line) => wantedLines.has(line))));
@@ -123,7 +123,7 @@ export class SentenceTranslator {
       const some = firstLines(lines, at, most);
       at += some.length;
       await this.#ask(text, some);
-      if (text !== this.text) return; // it has ended
+      if (text !== this.text) return; // there is a newer text
       for (const line of some) {
         for (const each of this.sentences(line, source)) {
           const sentence = each.trim();
@@ -134,7 +134,7 @@ export class SentenceTranslator {
       this.#start();
       const running = [...this.requests].map(({ done }) => done);
       if (most === FIRST_SPLIT && at < lines.length && running.length) {
-        await Promise.race(running); // the first sentence, before a large request keeps the service busy
+        await Promise.race(running); // wait for the first sentence before sending a large request
         if (text !== this.text) return;
       }
     }
@@ -143,7 +143,7 @@ export class SentenceTranslator {
     this.#start();
   }
 
-  /** Asks for the sentences of the lines whose sentences are not known, unless they are asked for already. */
+  /** Requests the sentences of lines whose sentences are unknown and have not been requested yet. */
   async #ask({ request, changed, key }, lines) {
     const { source: language } = request;
     const asked = [...this.requests].filter((running) => running.lines);
@@ -159,7 +159,7 @@ export class SentenceTranslator {
     changed();
   }
 
-  /** Starts as many requests as may run at a time, and finishes the text if nothing is left. */
+  /** Starts as many requests as may run at a time, and finishes the text if no work is left. */
   #start() {
     const { text } = this;
     if (!text) return;
@@ -182,7 +182,7 @@ export class SentenceTranslator {
     }
   }
 
-  /** Runs a request, whose error ends the present text. */
+  /** Runs a request. If it fails, the current text fails. */
   #run(about, work) {
     const running = { ...about, controller: new AbortController() };
     this.requests.add(running);
@@ -195,7 +195,7 @@ export class SentenceTranslator {
     return running;
   }
 
-  /** Ends all requests but those for which `isUseful` is true. */
+  /** Aborts all requests for which `isUseful` is false. */
   #keep(isUseful) {
     for (const running of this.requests) {
       if (isUseful(running)) continue;

@@ -1,4 +1,4 @@
-// Marks parts of the text of a textarea, by boxes behind it. An invisible copy of the text tells where they are.
+// Marks parts of the text in a textarea with boxes behind it, whose positions come from an invisible copy of the text.
 
 import { make } from "../dom.js";
 
@@ -13,7 +13,7 @@ export class SourceMarks {
     textarea.addEventListener("input", () => this.show([]));
   }
 
-  /** Highlights spans [start, end) of the text. With `scrolls`, the first one is scrolled into view. */
+  /** Highlights spans [start, end) of the text. With `scrolls`, scrolls the first span into view. */
   show(spans, scrolls = true) {
     this.boxes.replaceChildren();
     if (!spans.length) return;

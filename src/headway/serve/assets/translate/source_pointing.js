@@ -1,12 +1,12 @@
-// Pointing at a word of the source, with the mouse or the arrow keys: it is marked, and so is its translation.
+// Marks the source word at the mouse pointer or caret, and its translation.
 
 const CARET_KEYS = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End"];
 
 export class SourcePointing {
   /**
    * @param {HTMLTextAreaElement} input The source.
-   * @param {SourceMarks} marks Marks its words.
-   * @param {Output} output The translation. While a word of it is pointed at, the source is not.
+   * @param {SourceMarks} marks Marks words in the source.
+   * @param {Output} output The translation. While the pointer is on a word of the translation, this class marks nothing.
    */
   constructor(input, marks, output) {
     Object.assign(this, { marks, output, position: null });
@@ -15,7 +15,7 @@ export class SourcePointing {
     for (const type of ["pointerleave", "blur"]) input.addEventListener(type, () => this.#point(null));
   }
 
-  /** Forgets where a person points, and removes the marks of the translation. */
+  /** Forgets the current word, and removes the marks in the translation. */
   clear() {
     this.position = null;
     this.output.markFrom(null);
@@ -28,10 +28,10 @@ export class SourcePointing {
   }
 }
 
-/** Returns the position of the character at a place of the window in the text of a textarea, or null if there is none. */
+/** Returns the index of the character in a textarea at a point in the window, or null if there is none. */
 function positionAt(textarea, x, y) {
   const caret = document.caretPositionFromPoint?.(x, y); // between two characters
-  if (caret?.offsetNode !== textarea) return null; // not in the text, or not supported by the browser
+  if (caret?.offsetNode !== textarea) return null; // outside the text, or not supported by the browser
   const { left, top, bottom, height } = caret.getClientRect();
   if (y < top || y > bottom || Math.abs(x - left) > height) return null; // beside the text
   const isRightToLeft = getComputedStyle(textarea).direction === "rtl";

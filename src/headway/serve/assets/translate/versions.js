@@ -5,15 +5,15 @@ import { isolated, make, percent, shortened } from "../dom.js";
 import { meter } from "../meter.js";
 
 const COUNT = 4;
-const QUOTED = 60; // characters of the sentence
+const QUOTED = 60; // maximum number of quoted characters of the sentence
 
 export class Versions {
   /**
-   * @param {(sentence: string, translation: object) => void} use Is called with the sentence and the chosen version.
+   * @param {(sentence: string, translation: object) => void} use Called with the sentence and the chosen version.
    */
   constructor(context, use) {
     const { t } = context;
-    Object.assign(this, { context, use, shown: null }); // what the list belongs to
+    Object.assign(this, { context, use, shown: null }); // identifies the sentence and settings of the list
     this.list = make("ol");
     this.title = make("summary");
     this.element = make("details", { class: "card versions", hidden: true },
@@ -25,7 +25,7 @@ export class Versions {
     this.asking?.abort();
   }
 
-  /** Shows the versions of a sentence, or nothing without one. They are only asked for when the list is open. */
+  /** Shows the versions of a sentence, or nothing if there is no sentence. Requests them only when the list is open. */
   show(slot, request) {
     Object.assign(this, { slot, request });
     this.element.hidden = !slot;
@@ -44,12 +44,12 @@ export class Versions {
       this.shown = key;
       this.asking?.abort();
       this.list.replaceChildren(); // they belong to another sentence
-      if (key === null) return; // the sentence is translated first
+      if (key === null) return; // the sentence must be translated first
       try {
         await this.#ask(slot.text, request);
       } catch (error) {
         if (isAbort(error)) return;
-        this.shown = null; // so that they are asked for again
+        this.shown = null; // so that the versions are requested again
         this.list.replaceChildren(make("li", { class: "error" }, this.context.describe(error)));
       }
     }
@@ -68,7 +68,7 @@ export class Versions {
       button.addEventListener("click", () => {
         const { top } = button.getBoundingClientRect();
         this.use(sentence, { ...version, unlikely: best.unlikely });
-        scrollBy(0, button.getBoundingClientRect().top - top); // a notice above may be new
+        scrollBy(0, button.getBoundingClientRect().top - top); // because a new notice above may have moved the button
       });
       const probability = Math.exp(version.log_probability);
       const share = make("span", { class: "share" }, meter(probability), percent(probability, this.context.language));

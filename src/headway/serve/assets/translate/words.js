@@ -1,8 +1,8 @@
-// The words of a translation: where they are, how probable they are, and which source words they come from.
+// The words of a translation: their spans, their probabilities, and the source words that they come from.
 
 const UNSPACED = ["ja", "km", "lo", "my", "th", "zh"]; // languages that have no spaces between sentences
 
-/** Returns a code of a model in the form that browsers know, or "" if it has none: deu_Latn becomes de-Latn. */
+/** Converts a model's language code to the format of browsers, or "" if that is impossible: deu_Latn becomes de-Latn. */
 export function browserCode(code) {
   try {
     return Intl.getCanonicalLocales(code.replaceAll("_", "-"))[0];
@@ -11,12 +11,12 @@ export function browserCode(code) {
   }
 }
 
-/** Returns what is between two sentences of a language. */
+/** Returns the separator between two sentences in a language. */
 export const sentenceGap = (language) => (UNSPACED.includes(browserCode(language).split("-")[0]) ? "" : " ");
 
 const segmenters = new Map();
 
-/** Returns the words and punctuation marks of a text, as [start, end). */
+/** Returns the spans [start, end) of the words and punctuation marks in a text. */
 export function wordSpans(text, language) {
   if (!segmenters.has(language)) {
     segmenters.set(language, new Intl.Segmenter(browserCode(language) || undefined, { granularity: "word" }));
@@ -29,11 +29,11 @@ export function wordSpans(text, language) {
 }
 
 /**
- * Returns where each token is in a text, as [start, end), or null for one that is not found there. Tokens and text may
- * differ in their white space, and where the service has put placeholders.
+ * Returns the span [start, end) of each token in a text, or null if the token is not found. Tokens and text may differ in
+ * white space, and where the service has inserted placeholders.
  */
 export function tokenSpans(tokens, text) {
-  const MAX_GAP = 60; // characters between two tokens
+  const MAX_GAP = 60; // maximum number of characters between two tokens
   let from = 0;
   return tokens.map((token) => {
     const core = token.trim();
@@ -69,24 +69,24 @@ export function requiredSpans({ text, glossary = [] }) {
   return phrases.map((phrase) => findPhrase(text, phrase)).filter(Boolean);
 }
 
-// Numbers, addresses, placeholders and other marks that the service keeps as they are in the source.
+// Numbers, addresses, placeholders and other marks that the service copies from the source.
 const KEPT = /[\w.+:\/{$%@`-]*[{}$%@`\/][\w.+:\/{}$%@`?=&#~-]*|\p{Nd}+(?:[.,:'’]\p{Nd}+)*/gu;
 
-/** Returns what a translation must share with its source: the digits of a number, and all of other marks. */
+/** Returns the part of a mark that must be the same in source and translation: a number's digits, or the whole mark. */
 const kept = (part) => (/\p{L}/u.test(part) ? "" : part.replace(/\P{Nd}/gu, "")) || part.replace(/[.:?]+$/, "");
 
-/** Returns the spans of what is in a translation as in its source. */
+/** Returns the spans of a translation that were copied from its source. */
 function keptSpans(text, source) {
   const parts = new Set([...source.matchAll(KEPT)].map(([part]) => kept(part)));
   return [...text.matchAll(KEPT)].filter(([part]) => parts.has(kept(part))).map(({ 0: part, index }) => [index, index + part.length]);
 }
 
 /**
- * Returns the words of a translation of the API.
+ * Returns the words of a translation that the API has returned.
  *
- * Each has start, end, the probability of its tokens given what comes before (null if unknown), `source`: the spans of
- * the source's words whose tokens its tokens are aligned to, `isRequired`: whether the glossary requires it, and `isKept`:
- * whether it is a number, or another part of the source that is never translated, and is as in the source.
+ * Each word has `start`, `end`, the `probability` of its tokens given the preceding tokens (null if unknown), `source` (the
+ * spans of the source words that its tokens are aligned to), `isRequired` (whether the glossary requires it), and `isKept`
+ * (whether it is a number or another part of the source that is never translated, and was copied from the source).
  */
 export function wordsOf(translation, source, targetLanguage, sourceLanguage) {
   const { text, tokens, alignment } = translation;
@@ -94,13 +94,13 @@ export function wordsOf(translation, source, targetLanguage, sourceLanguage) {
   const inSource = alignment ? tokenSpans(alignment.source_tokens, source) : [];
   const sourceWords = alignment ? wordSpans(source, sourceLanguage) : [];
   const logProbabilities = translation.token_log_probabilities;
-  // A text in several parts has the end of each part among its probabilities, which do not fit the tokens then.
+  // If a text has several parts, the probabilities also include the end of each part, and do not match the tokens.
   const hasProbabilities = logProbabilities.length === tokens.length + 1;
   const aligned = new Map(), required = requiredSpans(translation), unchanged = keptSpans(text, source);
   for (const [from, to] of alignment?.pairs ?? []) {
     if (inSource[from]) aligned.set(to, inSource[from]);
   }
-  let first = 0; // token that may belong to the next word
+  let first = 0; // the first token that may belong to the next word
   return wordSpans(text, targetLanguage).map((span) => {
     while (first < tokens.length && (!inTarget[first] || inTarget[first][1] <= span[0])) first += 1;
     let sum = null;

@@ -1,15 +1,15 @@
-// The view Classify: how probable each label of a text is, and how probable it would be without each word.
+// The Classify view: the probability of each label of a text, and its probability without each word.
 
 import { isolated, make, makeTabStop, moveFocus, percent } from "../dom.js";
 import { meter } from "../meter.js";
 import { TextView } from "../text_view.js";
 
-const MAX_STRENGTH = 42; // percent of the color of the strongest word: more would hide its letters
-const MIN_EFFECT = 0.02; // change of the probability that has the full color, if no word has a larger one
+const MAX_STRENGTH = 42; // color strength of the strongest word in percent; a stronger color would hide its letters
+const MIN_EFFECT = 0.02; // change of the probability that gets the full color, unless a word has a larger effect
 
-const MAX_NAMED = 20; // labels
+const MAX_NAMED = 20; // maximum number of labels to list
 
-/** Names of labels often have underscores in the place of spaces. */
+/** Replaces the underscores in a label's name with spaces. */
 const readable = (label) => label.replaceAll("_", " ");
 
 export function mount(container, context, state = {}) {
@@ -40,7 +40,7 @@ class Classify {
     this.view.update();
   }
 
-  /** Names the labels of the model, or the first ones of many. */
+  /** Lists the labels of the model, or the first labels if there are many. */
   #nameLabels() {
     const { t, models } = this.context, { labels } = models.find(({ name }) => name === this.view.model);
     const some = labels.slice(0, MAX_NAMED).map(readable).join(", ");
@@ -89,12 +89,12 @@ class Classify {
     this.reasons.hidden = !parts.length;
   }
 
-  /** Says how probable the label is without a word. */
+  /** Shows the probability of the label without a word. */
   #point(word) {
     if (word.dataset.without) this.word.textContent = `${isolated(word.textContent)}: ${word.dataset.without}`;
   }
 
-  // One word is in the order of the Tab key; the arrow keys move to the others.
+  // The Tab key reaches only one word; the arrow keys move to the others.
   #key(event) {
     const words = [...this.words.children];
     const rightToLeft = getComputedStyle(this.words).direction === "rtl";

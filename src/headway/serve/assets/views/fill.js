@@ -1,11 +1,11 @@
-// The view Fill: a masked language model fills in the hidden words of a text.
+// The Fill view: a masked language model fills in the hidden words of a text.
 
 import { isUndo, make, percent } from "../dom.js";
 import { meter } from "../meter.js";
 import { TextView } from "../text_view.js";
 
 const MASK = "[MASK]";
-const ANY_MASK = /\[mask\]/gi; // as people type it
+const ANY_MASK = /\[mask\]/gi; // the mask as users may type it
 const COUNT = 8;
 const IN_WORD = /[\p{L}\p{N}\p{M}]/u;
 
@@ -33,17 +33,17 @@ class Fill {
       event.preventDefault();
       this.#undo();
     });
-    this.history = []; // texts before each change by a button
+    this.history = []; // the texts before each change by a button
     this.undo.addEventListener("click", () => this.#undo());
     this.view.input.addEventListener("input", () => {
-      this.history = []; // the browser undoes what is typed
+      this.history = []; // the browser handles undo of typed text
       this.undo.hidden = true;
       this.problem.textContent = "";
     });
     this.view.update();
   }
 
-  /** Puts a mask in the place of the selected text, or of the word at the caret. */
+  /** Replaces the selected text, or the word at the caret, with a mask. */
   #hideSelection() {
     const { t } = this.context, { input } = this.view, { value } = input;
     let { selectionStart: start, selectionEnd: end } = input;

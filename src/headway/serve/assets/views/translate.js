@@ -1,4 +1,4 @@
-// The view Translate: two panes, and below them notices, documents, other versions and the glossary.
+// The Translate view: two panes, and below them notices, documents, other versions and the glossary.
 
 import { UnreachableError, isAbort } from "../api.js";
 import { copyButton } from "../copy_button.js";
@@ -19,9 +19,9 @@ import { SourcePointing } from "../translate/source_pointing.js";
 import { Versions } from "../translate/versions.js";
 import { browserCode } from "../translate/words.js";
 
-const DELAY_MS = 120; // after the last key
-const MAX_DELAY_MS = 700; // of somebody who types on
-const SLOW_MS = 250; // a translation that takes longer is said to be in progress
+const DELAY_MS = 120; // delay after the last key press
+const MAX_DELAY_MS = 700; // maximum delay while the user keeps typing
+const SLOW_MS = 250; // the page shows that a translation is in progress if it takes longer than this
 
 export function mount(container, context, state = {}) {
   return new TranslateView(container, context, state);
@@ -52,7 +52,7 @@ class TranslateView {
     document.removeEventListener("serviceback", this.onBack);
     clearTimeout(this.timer);
     cancelAnimationFrame(this.frame);
-    this.turn = null; // of an update that waits for a reply
+    this.turn = null; // identifies the update that waits for a reply
     this.comparing?.abort();
     this.checking?.abort();
     const { languages, versions, translator, documents, glossary, menu } = this;
@@ -83,7 +83,7 @@ class TranslateView {
       undo: (sentence) => this.editing.undo(sentence),
       use: (sentence, translation) => {
         this.editing.use(sentence, translation);
-        this.editing.focusWord(sentence, 0); // the button is gone
+        this.editing.focusWord(sentence, 0); // the button that had the focus was removed
       },
     });
     this.versions = new Versions(context, (sentence, translation) => this.editing.use(sentence, translation));
@@ -137,7 +137,7 @@ class TranslateView {
     });
   }
 
-  /** The fields of a new document. If its language is to be detected, the service chooses the dictionary. */
+  /** The fields to send with a new document. If its language is to be detected, the service chooses the dictionary. */
   #documentFields() {
     const { source, target, sources } = this.languages.documentLanguages, fields = { source, target };
     if (this.languages.model !== null) fields.model = this.languages.model;
@@ -148,13 +148,13 @@ class TranslateView {
 
   // ---- languages
 
-  /** Shows in the view Why how the models translate a sentence. */
+  /** Opens the Why view to compare the models' translations of a sentence. */
   #compareModels() {
     const { sourceCode: source, targetCode: target, model } = this.languages;
     this.context.navigate("why", { source, target, model, ...this.sentence, showsModels: true });
   }
 
-  /** The sentence that was selected last, or the first one, as a state of the view Why; null if there is none, or if it needs two models. */
+  /** The last selected or the first sentence as a state of the Why view. Null if there is none, or if it needs two models. */
   get sentence() {
     const sentences = [...new Set(this.output.slots.map((slot) => slot.text).filter(Boolean))];
     if (!sentences.length || this.#pair.pivot !== null) return null;
@@ -170,18 +170,18 @@ class TranslateView {
     this.#update();
   }
 
-  /** The pair of languages of the present translation. */
+  /** The pair of languages of the current translation. */
   get #pair() {
     return this.languages.pair(this.request.source, this.request.target);
   }
 
-  /** Returns what the model that has written a sentence's translation has read: its text, languages and model. */
+  /** Returns the text, languages and model of a sentence that was translated. */
   #lastStep({ text, result }) {
     const { source, target, model } = this.request, { pivot, second_model } = this.#pair;
     return pivot === null ? { text, source, target, model } : { text: result.pivot, source: pivot, target, model: second_model };
   }
 
-  /** Finds the language of the text; a change of the language begins anew. */
+  /** Detects the language of the text. If it has changed, starts over. */
   async #detect() {
     const isNew = await this.languages.detect(this.input.value);
     if (isNew && this.request && this.request.source !== this.languages.sourceCode) this.#update();
@@ -238,30 +238,30 @@ class TranslateView {
     } catch (error) {
       if (isAbort(error) || turn !== this.turn) return;
       this.status.textContent = "";
-      if (this.glossary.refuse(error.message)) this.#update(); // without the entry that it is about
+      if (this.glossary.refuse(error.message)) this.#update(); // translate again without the refused entry
       else this.#report(error);
     }
   }
 
-  /** Asks whether the model accepts the glossary. Throws the error if it does not. */
+  /** Checks whether the model accepts the glossary. Throws an error if it does not. */
   async #checkGlossary() {
     if (!this.request.glossary) return;
     const { signal } = (this.checking = new AbortController());
     await this.context.api.post("translate", { ...this.request, text: "" }, { signal, retryWhenBusy: true });
   }
 
-  /** Finds the sentences in which the glossary has changed more than its own words. */
+  /** Finds the sentences in which the glossary has changed other words besides its own. */
   async #compareWithoutGlossary() {
     const { signal } = (this.comparing = new AbortController());
     try {
       await this.effects.compare(this.request, this.output.slots, signal);
       this.#showNotices();
     } catch {
-      // the translation is complete; only what is said about it is missing
+      // The translation is complete; only the notices about it are missing.
     }
   }
 
-  /** Forms the request of the present settings. Everything is shown anew if they have changed. */
+  /** Builds the request for the current settings. If they have changed, redraws everything. */
   #useRequest(lines) {
     const { sourceCode: source, targetCode: target, model } = this.languages;
     this.glossary.use(source, target, model, languageName(source, this.context), languageName(target, this.context));
@@ -292,13 +292,13 @@ class TranslateView {
     this.#showVersions();
   }
 
-  // ---- what is said about the translation
+  // ---- status and notices
 
   #point(place) {
     const { t, language } = this.context;
     this.marks.show([]);
     this.sourcePointing.clear();
-    // It keeps its place, so that nothing below moves while somebody is about to click there.
+    // The line keeps its height, so that nothing below moves while the user is about to click there.
     this.help.classList.toggle("away", Boolean(place) || !this.outputBox.querySelector(".word"));
     this.fromGlossary.hidden = !this.request?.glossary || !this.outputBox.querySelector(".word.required");
     if (!place) {
@@ -321,7 +321,7 @@ class TranslateView {
     this.word.textContent = said.join(" · ");
   }
 
-  /** Makes a sentence the one whose other versions are shown. */
+  /** Selects the sentence whose other versions are shown. */
   #selectSentence(slot) {
     if (slot === this.slot) return;
     this.slot = slot;
@@ -333,10 +333,10 @@ class TranslateView {
     this.notices.show(this.output.slots, pivot && languageName(pivot, this.context));
   }
 
-  /** Shows an error, or that there is none. */
+  /** Shows an error, or removes it if there is none. */
   #report(error) {
     this.failure?.remove();
-    if (!error || error instanceof UnreachableError) return; // the banner of the page says that the service is gone
+    if (!error || error instanceof UnreachableError) return; // the page's banner reports that the service is unreachable
     this.failure = make("p", { class: "error", role: "alert" }, this.context.describe(error));
     this.notices.element.before(this.failure);
   }

@@ -1,4 +1,4 @@
-// The view Why: what a model attends to, what its search has considered, and what another word would cost.
+// The Why view: what a model attends to, what its search has considered, and what another word would cost.
 
 import { UnreachableError, isAbort } from "../api.js";
 import { focusField, make, percent, shortened } from "../dom.js";
@@ -14,7 +14,7 @@ import { TranslationWords } from "../why/translation_words.js";
 
 const DELAY_MS = 400;
 const BEAM_SIZE = 4;
-const MAX_OPTION = 80; // characters of a sentence in the list
+const MAX_OPTION = 80; // maximum number of characters of a sentence in the list
 
 export function mount(container, context, state = context.sentence() ?? {}) {
   return new WhyView(container, context, state);
@@ -25,12 +25,12 @@ const keyOf = (sentence) => sentence && JSON.stringify([sentence.source, sentenc
 class WhyView {
   constructor(container, context, state) {
     this.context = context;
-    this.given = state.translation ?? null; // by the view Translate, where it may have been changed
-    this.position = state.position ?? null; // of the word that Translate asks about
-    this.showsModels = state.showsModels ?? false; // Translate asks how the models differ
-    this.sentences = state.sentences ?? []; // of the text in Translate
-    this.isTyped = state.isTyped ?? false; // here
-    this.key = keyOf(context.sentence()); // what Translate has shown
+    this.given = state.translation ?? null; // the translation from the Translate view, where it may have been changed
+    this.position = state.position ?? null; // position of the word for which Translate has opened this view
+    this.showsModels = state.showsModels ?? false; // whether Translate has opened this view to compare the models
+    this.sentences = state.sentences ?? []; // the sentences of the text in Translate
+    this.isTyped = state.isTyped ?? false; // whether the user has typed the sentence in this view
+    this.key = keyOf(context.sentence()); // identifies the sentence in Translate
     this.#build(container, state);
     this.onTheme = () => this.attention?.recolor();
     this.onBack = () => this.isInterrupted && this.#inspect();
@@ -45,7 +45,7 @@ class WhyView {
     return { ...this.#request, translation, sentences, showsModels, isTyped };
   }
 
-  /** Takes what the view Translate shows if that has changed, unless a person has typed a sentence here. */
+  /** Uses the sentence in the Translate view if it has changed, unless the user has typed a sentence here. */
   shown() {
     const text = this.input.value.trim(), sentence = text && this.isTyped ? null : this.context.sentence();
     if (!sentence || keyOf(sentence) === this.key) return;
@@ -205,7 +205,7 @@ class WhyView {
     }
   }
 
-  /** Says how probable the translation is. `isChanged`: it differs from the model's own. */
+  /** Shows the probability of the translation. `isChanged` means that it differs from the model's own translation. */
   #showProbability({ steps, log_probability: total }, isChanged) {
     const { t, language } = this.context, count = steps.filter((step) => !step.forced).length;
     const said = t(isChanged ? "why.given" : "why.found", { percent: percent(Math.exp(total / count), language) });
@@ -215,7 +215,7 @@ class WhyView {
     if (hadFocus && !isChanged) this.words.focus();
   }
 
-  /** Shows buttons that lead to the sections below the first one. */
+  /** Shows buttons that scroll to the sections below the first one. */
   #showParts() {
     const [, ...sections] = [...this.results.querySelectorAll(":scope > section")].filter((section) => !section.hidden);
     const buttons = sections.map((section) => {

@@ -1,4 +1,4 @@
-// The view Write: a language model continues a text. Each token shows what else could stand there; choosing it goes on
+// The Write view: a language model continues a text. Each token shows its alternatives; choosing one continues the text
 // from there.
 
 import { isAbort } from "../api.js";
@@ -12,8 +12,8 @@ import { WritingOptions } from "../write/writing_options.js";
 
 const ALTERNATIVES = 10;
 const STARTS = ["story", "dialogue", "list", "question", "analogy"]; // prompts to start from
-const SAID = { end: "end", stop: "reached", length: "length" }; // reasons for an end, and the keys of their texts
-const CONTROLS = ["go", "stop", "again", "undo", "clear", "token"]; // what each does is behind "help"
+const SAID = { end: "end", stop: "reached", length: "length" }; // finish reason -> key of its text
+const CONTROLS = ["go", "stop", "again", "undo", "clear", "token"]; // controls that the help describes
 
 export function mount(container, context, state = {}) {
   return new WriteView(container, context, state);
@@ -23,8 +23,8 @@ class WriteView {
   constructor(container, context, state) {
     this.context = context;
     this.models = context.models.filter((model) => model.capability === "continues");
-    this.history = [...(state.history ?? [])]; // what was there before: { begun, pieces, said }
-    this.said = state.said ?? null; // key of the text that is shown as the status
+    this.history = [...(state.history ?? [])]; // earlier states: { begun, pieces, said }
+    this.said = state.said ?? null; // key of the status text
     this.#build(container, state);
     this.#restore({ begun: state.begun ?? null, pieces: state.pieces ?? [] });
     this.#show();
@@ -111,7 +111,7 @@ class WriteView {
     });
     container.addEventListener("keydown", (event) => {
       if (!isUndo(event) || event.target.matches("input, textarea")) return;
-      event.preventDefault(); // the browser would change the prompt
+      event.preventDefault(); // otherwise the browser would change the prompt
       const { focused } = this.story;
       if (!this.undo.disabled) this.#undo();
       if (focused >= 0 && this.story.pieces.length) this.story.focus(Math.min(focused, this.story.pieces.length - 1));
@@ -122,7 +122,7 @@ class WriteView {
     });
   }
 
-  /** Key of the status of the present text if nothing more is written. */
+  /** Key of the status text while nothing is being written. */
   get #outcome() {
     return this.running ? "stopped" : this.said;
   }
@@ -140,33 +140,33 @@ class WriteView {
     shown.hidden = false;
     hidden.hidden = true;
     if (hadFocus) shown.focus();
-    // They keep their places, so that a second click never meets another button.
+    // The buttons keep their positions, so that a second click never hits another button.
     this.undo.disabled = isRunning || !this.history.length;
     this.again.disabled = isRunning || !this.#fits;
     this.clear.disabled = isRunning || !this.story.pieces.length;
     this.hint.hidden = this.story.pieces.length > 0 || isRunning;
     this.legend.hidden = this.info.hidden = !this.hint.hidden;
     this.copy.hidden = isRunning || !this.story.pieces.length;
-    if (!isRunning && this.begun !== this.prompt.value) this.said = null; // it is about a text with another beginning
+    if (!isRunning && this.begun !== this.prompt.value) this.said = null; // the status belongs to a text with another prompt
     const said = isRunning ? "writing" : this.said;
     this.status.textContent = said === null ? "" : t(`write.${said}`);
     this.text.setAttribute("aria-busy", String(isRunning));
   }
 
-  /** Puts a prompt into the field, as if it were typed there. */
+  /** Inserts a prompt into the field as if the user had typed it. */
   #startFrom(text) {
     this.prompt.value = text;
     this.#show();
     this.prompt.focus();
   }
 
-  /** Lets Undo come back to the present text. */
+  /** Saves the current text for Undo. */
   #keep() {
     this.history.push({ begun: this.begun, pieces: [...this.story.pieces], said: this.#outcome });
   }
 
   #restore({ begun, pieces }) {
-    this.begun = begun; // the prompt of the text on the page, which the field may no longer show
+    this.begun = begun; // the prompt of the text on the page, which may differ from the prompt in the field
     this.story.begin(begun ?? "");
     this.story.use(pieces);
     this.#describe(null);
@@ -182,12 +182,12 @@ class WriteView {
     this.context.announce(this.story.text);
   }
 
-  /** Continues the text from its end. With `isUndoable`, Undo comes back to it. */
+  /** Continues the text at its end. With `isUndoable`, Undo can return to it. */
   async #write(isUndoable = true) {
     if (this.running) return;
     const { api, describe, announce } = this.context;
     if (isUndoable) this.#keep();
-    const replaces = this.story.pieces.length > 0 && !this.#fits; // a text with another beginning
+    const replaces = this.story.pieces.length > 0 && !this.#fits; // the text on the page has another prompt
     if (!this.#fits) this.#restore({ begun: this.prompt.value, pieces: [] });
     const start = this.story.text.length;
     this.running = new AbortController();
@@ -198,7 +198,7 @@ class WriteView {
     try {
       const body = {
         prompt: this.begun + this.story.text, model: this.model.value, alternatives: ALTERNATIVES,
-        options: { ...this.options.values, beyond_context: "slide" }, // a text may be longer than what the model reads at once
+        options: { ...this.options.values, beyond_context: "slide" }, // the text may be longer than the model's context
       };
       for await (const event of api.stream("generate", body, { signal })) {
         if (event.continuation) this.said = SAID[event.continuation.finish_reason];
@@ -211,19 +211,19 @@ class WriteView {
       this.story.finish();
       if (isUndoable && !replaces && this.story.text.length === start) this.history.pop(); // nothing has changed
       this.running = null;
-      announce(this.story.text.slice(start)); // as one text: a screen reader cannot follow single tokens
+      announce(this.story.text.slice(start)); // as a whole, because a screen reader cannot follow single tokens
       this.#show();
     }
   }
 
-  /** Goes on with another token in the place of one. */
+  /** Replaces a token with an alternative, and continues from there. */
   #branch(index, alternative) {
     this.running?.abort();
     this.#keep();
     this.story.replaceFrom(index, alternative);
     this.prompt.value = this.begun;
     this.story.focus(index);
-    setTimeout(() => this.#write(false)); // after the end of what was running
+    setTimeout(() => this.#write(false)); // after the running request has ended
   }
 
   #describe(piece) {

@@ -1,4 +1,4 @@
-// The decoding of a translation step by step: the input of the decoder, the token chosen and the most probable tokens.
+// The decoding of a translation step by step: the decoder's input, the chosen token and the most probable tokens.
 
 import { isolated, make, percent } from "../dom.js";
 import { section } from "./section.js";

@@ -3,7 +3,7 @@
 import { make } from "../dom.js";
 import { wordSpans } from "../translate/words.js";
 
-/** Returns for each word of two lists whether the other list lacks it: the longest common subsequence is kept. */
+/** Returns, for each word in two lists, whether it is not part of their longest common subsequence. */
 export function differences(ours, theirs) {
   const common = Array.from({ length: ours.length + 1 }, () => new Uint16Array(theirs.length + 1));
   for (let i = ours.length - 1; i >= 0; i--) {
@@ -21,7 +21,7 @@ export function differences(ours, theirs) {
   return [inOurs, inTheirs];
 }
 
-/** Returns the children of an element that shows `text`, with the words marked that `other` does not have. */
+/** Returns nodes that show `text`, in which the words that `other` does not contain are marked. */
 export function marked(text, other, language) {
   const spans = wordSpans(text, language), words = spans.map((span) => text.slice(...span));
   const [differs] = differences(words, wordSpans(other, language).map((span) => other.slice(...span)));

@@ -1,6 +1,6 @@
-// How many times more probable something is, as a person says it: 1.3, 25, 30 million, > 1 trillion.
+// Formats a ratio of probabilities for people: 1.3, 25, 30 million, > 1 trillion.
 
-const MAX = 1e12; // larger factors say nothing more
+const MAX = 1e12; // larger factors are not more informative
 
 export function factorText(factor, language) {
   const digits = factor < 10 ? 1 : 0;

@@ -1,4 +1,4 @@
-// "Why not this word?": another word at a place of the translation, the translation that results, and what it costs.
+// "Why not this word?": forces another word at a position, and shows the resulting translation and its cost.
 
 import { isAbort } from "../api.js";
 import { isolated, make, percent } from "../dom.js";
@@ -9,8 +9,8 @@ import { marked } from "./differences.js";
 import { visible } from "../write/story.js";
 import { factorText } from "./factor.js";
 
-const COUNT = 7; // tokens that the model is asked for
-const NEARLY = 1.05; // a factor that nobody would notice
+const COUNT = 7; // number of alternative tokens to request
+const NEARLY = 1.05; // smaller factors are treated as equal probability
 
 export class ForcedWordPanel {
   constructor(context) {
@@ -41,13 +41,13 @@ export class ForcedWordPanel {
 
   /**
    * Opens the panel for a word of a translation, which has `text` and `tokens`. The word has `start`, `end` and
-   * `probability`. `request` says of which text.
+   * `probability`. `request` contains the source text, languages and model.
    */
   async open(request, { text: translation, tokens }, { start, end, probability }) {
     this.close();
     const { t, api, describe, language } = this.context;
     const before = translation.slice(0, start), current = translation.slice(start, end);
-    Object.assign(this, { request, translation, before, prefixes: new Map() }); // word -> what comes before it, if that is other text
+    Object.assign(this, { request, translation, before, prefixes: new Map() }); // word -> the text before it, if it differs from `before`
     this.title.textContent = t("why.title", { word: isolated(current) });
     this.own.textContent = probability === null ? "" : t("why.sure", { percent: percent(probability, language) });
     this.word.value = "";
@@ -67,7 +67,7 @@ export class ForcedWordPanel {
     }
   }
 
-  /** Shows words that the model could have written. */
+  /** Shows words that the model could have generated. */
   #suggest(entries) {
     const { language, t } = this.context;
     this.about.hidden = !entries.length;
@@ -87,7 +87,7 @@ export class ForcedWordPanel {
     const { t, api, describe } = this.context;
     this.running?.abort();
     if (!word) {
-      this.result.replaceChildren(); // it belongs to another word
+      this.result.replaceChildren(); // the result belongs to another word
       this.failure.textContent = t("word.empty");
       this.word.focus();
       return;
@@ -115,7 +115,7 @@ export class ForcedWordPanel {
       factor: factorText(factor, language),
       cost: Math.abs(cost).toLocaleString(language, { maximumFractionDigits: 2 }),
     });
-    // Where the tokens begin to differ, the word itself was chosen or not; what follows is its consequence.
+    // The word was chosen or rejected where the tokens begin to differ; later differences are its consequence.
     const at = forced.steps.findIndex((step, place) => step.token !== chosen.steps[place]?.token);
     const { token, probability, rank } = forced.steps[Math.max(at, 0)];
     const here = at < 0 ? [] : [make("p", { class: "quiet" },

@@ -1,4 +1,4 @@
-// Two models side by side: the words in which their translations differ, and which translation each finds more probable.
+// Two models side by side: the words in which their translations differ, and the translation that each model prefers.
 
 import { isAbort } from "../api.js";
 import { isolated, make } from "../dom.js";
@@ -27,7 +27,7 @@ export class ModelComparison {
     this.element.hidden = true;
   }
 
-  /** Compares a translation by `model` with the one by another model. `isChanged`: it differs from the model's own. */
+  /** Compares a translation by `model` with that of another model. `isChanged`: it differs from the model's own one. */
   show(request, translation, isChanged, model, models) {
     const others = models.filter((name) => name !== model);
     if (!others.length) {

@@ -1,5 +1,5 @@
-// The tree of a beam search: nested lists that grow in the direction of the text. A chain of tokens without a fork is one
-// item.
+// The tree of a beam search: nested lists that grow in the direction of the text. A chain of tokens without a fork is a
+// single item.
 
 import { make, percent } from "../dom.js";
 import { SPACE, visible } from "../write/story.js";
@@ -37,7 +37,7 @@ export class SearchTree {
     this.#fit();
   }
 
-  /** Lets the tree grow to the right if there is room, and otherwise down. */
+  /** Lays out the tree to the right if there is room, otherwise downwards. */
   #fit() {
     const { tree } = this;
     tree.classList.remove("down");
@@ -45,7 +45,7 @@ export class SearchTree {
   }
 }
 
-/** Returns the list of a tree, and how many of its branches were dropped. */
+/** Returns the list element of a tree, and the number of dropped branches. */
 function treeList(tree, context) {
   const children = new Map(); // index of a node, or null -> its children
   tree.nodes.forEach(({ parent }, at) => children.set(parent, [...(children.get(parent) ?? []), at]));
@@ -59,7 +59,7 @@ function treeList(tree, context) {
 }
 
 function listOf(nodes, about) {
-  // What the best translation goes through comes first, then the most probable.
+  // The branch of the best translation comes first, then the most probable branches.
   const value = (at) => (about.onBest.has(at) ? 1 : about.tree.nodes[at].log_probability);
   const sorted = [...nodes].sort((one, other) => value(other) - value(one));
   return make("ul", {}, ...sorted.map((at) => itemOf(at, about)));

@@ -1,4 +1,4 @@
-// A section of the view Why, with its title and a line on what it shows.
+// A section of the Why view, with a title and a line that explains its content.
 
 import { make } from "../dom.js";
 

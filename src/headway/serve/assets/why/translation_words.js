@@ -1,4 +1,4 @@
-// The words of a translation as buttons, shaded by their probabilities. The Tab key reaches one of them, and the arrow keys
+// The words of a translation as buttons, shaded by their probabilities. The Tab key reaches only one of them; the arrow keys
 // move to the others.
 
 import { make, makeTabStop, moveFocus, percent } from "../dom.js";
@@ -39,7 +39,7 @@ export class TranslationWords {
     makeTabStop(this.#buttons[0], this.#buttons);
   }
 
-  /** Chooses the word that begins at a position of the translation, if there is one, and brings it into sight. */
+  /** Chooses the word that begins at a position in the translation, if there is one, and scrolls it into view. */
   choose(position) {
     const button = this.#buttons.find((each) => Number(each.dataset.start) === position);
     if (!button) return;

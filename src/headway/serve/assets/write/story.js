@@ -1,21 +1,21 @@
-// The text that a language model writes, as pieces: mostly one token each. Pieces are shaded by their probability.
+// The text that a language model generates, in pieces of mostly one token each. Pieces are shaded by their probability.
 
 import { isolated, make, makeTabStop, percent } from "../dom.js";
 import { confidenceClass } from "../translate/output.js";
 
-const SHOWN = 4; // alternatives in the description of a piece
+const SHOWN = 4; // number of alternatives in the description of a piece
 
-export const SPACE = "␣"; // what a space looks like at the beginning and at the end of a token
+export const SPACE = "␣"; // shown in place of a space at the beginning or end of a token
 
-/** A readable form of white space. */
+/** Returns text with white space made visible. */
 export const visible = (text) => text.replace(/\n/g, "↵").replace(/\t/g, "⇥").replace(/^\s+|\s+$/g, (spaces) => SPACE.repeat(spaces.length));
 
 export class Story {
   /**
    * @param {HTMLElement} place The element to fill.
    * @param context The context of the view.
-   * @param {object} hooks `point(piece | null)` and `choose(index)` are called for the piece that has the pointer or the
-   *   focus, and for the one that is clicked.
+   * @param {object} hooks `point(piece | null)` is called for the piece that is hovered or has the focus, and
+   *   `choose(index)` for a piece that is clicked.
    *
    * A piece has `text`, `probability`, and `alternatives`: tokens with their probabilities, best first.
    */
@@ -53,7 +53,7 @@ export class Story {
     return this.#elements()[index];
   }
 
-  /** Begins anew after a prompt. */
+  /** Starts over after a prompt. */
   begin(prompt) {
     this.prompt.textContent = prompt;
     this.use([]);
@@ -67,7 +67,7 @@ export class Story {
     for (const piece of pieces) this.#append(piece);
   }
 
-  /** Adds a part of a stream. Tokens that end inside a character wait for the rest of it. */
+  /** Adds a part of a stream. Tokens that end within a character wait for the rest of the character. */
   add({ text, tokens }) {
     this.waiting.push(...tokens);
     if (!text) return;
@@ -78,12 +78,12 @@ export class Story {
     this.waiting = [];
   }
 
-  /** Forgets tokens of a character that was never complete. */
+  /** Drops the tokens of an incomplete character. */
   finish() {
     this.waiting = [];
   }
 
-  /** Replaces a piece by one of its alternatives, and removes what follows. */
+  /** Replaces a piece with one of its alternatives, and removes the pieces after it. */
   replaceFrom(index, { text, probability }) {
     const kept = this.pieces.slice(0, index), { alternatives } = this.pieces[index];
     this.use([...kept, { text, probability, alternatives, isChosen: true }]);
@@ -94,7 +94,7 @@ export class Story {
     this.element(index)?.focus();
   }
 
-  /** Returns what is said about a piece. */
+  /** Returns the description of a piece. */
   describe({ text, probability, alternatives }) {
     const { t, language } = this.context;
     const quoted = (each) => t("quoted", { text: isolated(visible(each)) });

@@ -1,11 +1,11 @@
-// The menu of a token: what the model could have written there instead, how probable each is, and what would follow.
+// The menu of a token: its alternatives with their probabilities, and the text that would follow each of them.
 
 import { make, moveFocus, percent } from "../dom.js";
 import { meter } from "../meter.js";
 import { visible } from "./story.js";
 
-const PREVIEWED = 12; // tokens that follow an alternative
-const MAX_READ = 2000; // characters before it that are read for this
+const PREVIEWED = 12; // number of tokens to preview after an alternative
+const MAX_READ = 2000; // number of characters before the token that are sent for the preview
 const oneLine = (text) => text.replace(/\s+/g, " ");
 
 const isPart = (token) => /^<0x[0-9A-F]{2}>$/.test(token); // one byte of a character
@@ -13,11 +13,11 @@ const isSpecial = (token) => /^<\w+>$/.test(token);
 
 export class TokenMenu {
   /**
-   * @param {HTMLElement} parent An element with a position, in which the menu is shown.
+   * @param {HTMLElement} parent A positioned element in which to show the menu.
    * @param context The context of the view.
-   * @param {Story} story The text.
-   * @param {object} hooks `choose(index, alternative)` is called with another token for a place, and `request()` returns the
-   *   model, and what the text begins with, or null while it writes.
+   * @param {Story} story The generated text.
+   * @param {object} hooks `choose(index, alternative)` is called with another token for a position. `request()` returns the
+   *   model and the prompt, or null while the model is generating.
    */
   constructor(parent, context, story, hooks) {
     Object.assign(this, { parent, context, story, hooks, index: null });
@@ -38,7 +38,7 @@ export class TokenMenu {
     }, { signal: this.listening.signal });
   }
 
-  /** Ends the requests and all listeners outside of the menu. */
+  /** Aborts the requests, and removes all listeners outside the menu. */
   close() {
     this.listening.abort();
     this.previewing?.abort();
@@ -58,7 +58,7 @@ export class TokenMenu {
     this.index = index;
     this.title.textContent = t("write.instead", { word: visible(piece.text) });
     this.menu.setAttribute("aria-label", this.title.textContent);
-    const previews = new Map(); // alternative -> where its preview is shown
+    const previews = new Map(); // alternative -> element of its preview
     const items = piece.alternatives.map((alternative) => {
       const isCurrent = alternative.text === piece.text;
       const usable = !isCurrent && !isPart(alternative.text) && !isSpecial(alternative.text);
@@ -103,11 +103,11 @@ export class TokenMenu {
       const { continuations } = await this.context.api.post("generate", body, { signal });
       continuations.forEach(([{ text }], at) => (previews.get(alternatives[at]).textContent = oneLine(text)));
     } catch {
-      // the alternatives can be chosen without it
+      // The alternatives can be chosen without previews.
     }
   }
 
-  /** Places the menu below its token, inside of the parent. */
+  /** Positions the menu below its token, inside the parent. */
   #place(index) {
     const { parent, element } = this;
     const outer = parent.getBoundingClientRect(), word = this.story.element(index).getClientRects()[0];

@@ -1,14 +1,14 @@
-// How a language model draws its tokens and where it ends: temperature and top-p as sliders, stop texts, the rest behind
-// "more". Each control says what it does.
+// The generation options: temperature and top-p as sliders, stop texts, and further options behind "More". Each control
+// has a description.
 
 import { make } from "../dom.js";
 
 const DEFAULTS = { temperature: 0.8, top_p: 0.95, stops: "", top_k: "", max_new_tokens: 100, seed: "" };
 const MAX_SEED = 2 ** 31;
-const MAX_STOPS = 200; // as many as the service accepts
+const MAX_STOPS = 200; // the maximum that the service accepts
 
 export class WritingOptions {
-  /** `state` has the values of another one; otherwise they are those that the browser keeps. */
+  /** `state` contains the values of an earlier instance. By default, the values stored in the browser are used. */
   constructor(context, state) {
     this.context = context;
     this.inputs = {};
@@ -29,7 +29,7 @@ export class WritingOptions {
     return Object.fromEntries(Object.entries(this.inputs).map(([name, input]) => [name, input.value]));
   }
 
-  /** The fields of the request. A temperature of 0 takes the best token, whatever the others. */
+  /** The fields of the request. With temperature 0, the other sampling options have no effect. */
   get values() {
     const { temperature, top_p, stops, top_k, max_new_tokens, seed } = this.state;
     const length = Math.min(Math.max(Math.round(Number(max_new_tokens)) || DEFAULTS.max_new_tokens, 1), 1000);
@@ -56,7 +56,7 @@ export class WritingOptions {
       make("p", { class: "quiet", id: about }, t(`write.${name}.about`)));
   }
 
-  /** A field with one text a line. */
+  /** Returns a field with one text per line. */
   #lines(name, start) {
     return this.#described(name, make("textarea", { rows: 2, dir: "auto" }), start);
   }
@@ -77,7 +77,7 @@ export class WritingOptions {
   #kept(name, input) {
     this.inputs[name] = input;
     input.addEventListener("change", () => {
-      if (input.required && !input.checkValidity()) input.value = String(this.values[name]); // what is really used
+      if (input.required && !input.checkValidity()) input.value = String(this.values[name]); // the value that is actually used
       this.context.settings.set("write", this.state);
     });
     return input;

@@ -1,8 +1,8 @@
-"""Convert the lines of a chunk whose workers have died, and find the line at fault.
+"""Convert the lines of a chunk whose workers have died, and find the line that caused it.
 
-A line may end the process that converts it: a kernel fails, or the system kills it for its memory. The lines are
-converted in a forked process. If the process dies, each half of the lines is converted in another process, until a
-single line is left. It has failed if it ends two processes.
+A line may crash the process that converts it: a kernel fails, or the system kills the process because it uses too much
+memory. The lines are therefore converted in a forked process. If this process dies, each half of the lines is converted
+in another process, and so on, down to a single line. A line that ends two processes has failed.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from contextlib import suppress
 from headway.errors import HeadwayError
 from headway.jobs.line_map import ConvertedBatch, Line, LineMap
 
-_ATTEMPTS = 2  # number of attempts for a single line, because a process may also be killed for another reason
+_ATTEMPTS = 2  # attempts per single line, because a process may also be killed for another reason
 _children = set[int]()
 
 
-def convert_carefully(line_map: LineMap, lines: Sequence[Line], first_line: int, location: str) -> ConvertedBatch:
-    """Return what ``line_map.convert`` returns, except that lines that end the process have failed."""
+def convert_isolated(line_map: LineMap, lines: Sequence[Line], first_line: int, location: str) -> ConvertedBatch:
+    """Return the result of ``line_map.convert``, in which lines that end the process are marked as failed."""
     cause = ""
     for _ in range(_ATTEMPTS if len(lines) == 1 else 1):
         batch = _in_child(line_map, lines, first_line, location)
@@ -31,31 +31,31 @@ def convert_carefully(line_map: LineMap, lines: Sequence[Line], first_line: int,
             return batch
         cause = batch
     if len(lines) == 1:
-        reason = f"ends the process that works on it ({cause})"
-        return ConvertedBatch([line_map.failed_line(lines[0], first_line, location, reason)])
+        reason = f"crashes the process that converts it ({cause})"
+        return ConvertedBatch([line_map.make_failed_line(lines[0], first_line, location, reason)])
     half = len(lines) // 2
-    first = convert_carefully(line_map, lines[:half], first_line, location)
-    second = convert_carefully(line_map, lines[half:], first_line + half, location)
+    first = convert_isolated(line_map, lines[:half], first_line, location)
+    second = convert_isolated(line_map, lines[half:], first_line + half, location)
     return ConvertedBatch([*first.lines, *second.lines], first.counts + second.counts)
 
 
-def end_children() -> None:
-    """End the forked processes of this process."""
+def kill_children() -> None:
+    """Kill the processes that this process has forked."""
     for child in _children:
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
 
 
 def _in_child(line_map: LineMap, lines: Sequence[Line], first_line: int, location: str) -> ConvertedBatch | str:
-    """Convert lines in a forked process. Return why the process has died if it has.
+    """Convert lines in a forked process. If the process dies, return the reason.
 
     Raises:
-        HeadwayError: The operation raised it.
+        HeadwayError: The operation has raised this exception.
     """
     receiving, sending = os.pipe()
     with warnings.catch_warnings():
-        # Python warns because the thread that renews the lease is running. The child uses nothing that this thread may
-        # have locked.
+        # Python warns because the thread that renews the lease is running. The child does not use any lock that this
+        # thread may hold.
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if not child:
@@ -80,7 +80,7 @@ def _in_child(line_map: LineMap, lines: Sequence[Line], first_line: int, locatio
 
 
 def _become_child(line_map: LineMap, lines: Sequence[Line], first_line: int, location: str, sending: int) -> None:
-    """Convert lines, send the outcome, and end this process."""
+    """Convert lines, send the outcome to the parent process, and exit."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         outcome: object
