@@ -37,7 +37,7 @@ import torch
 
 from headway.evaluation import bleu
 from headway.predict import TranslateOptions, Translation, Translator, load_translator
-from headway.predict.markup.placeholders import keeps_placeholders, parse_plain_text, placeholder_counts
+from headway.predict.markup.placeholders import keeps_placeholders, parse_plain_text, count_placeholders
 from headway.predict.translation.marked_translation import MarkedTexts
 
 PLACEHOLDERS = [
@@ -110,7 +110,7 @@ def rest_of(text: str, inserted: Sequence[str]) -> str:
 def is_intact(source: str, inserted: Sequence[str], target: str) -> bool:
     """Return whether each insertion occurs exactly once. For numbers, only the digits are compared."""
     names = [each for each in inserted if not each[0].isdigit()]
-    return all(placeholder_counts(target)[each] == 1 for each in names) and keeps_placeholders(source, target)
+    return all(count_placeholders(target)[each] == 1 for each in names) and keeps_placeholders(source, target)
 
 
 def without_protection(translator: Translator, sources: Sequence[str]) -> list[str]:

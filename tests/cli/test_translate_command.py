@@ -289,7 +289,7 @@ class TestOutput:
     def test_a_tab_in_a_translation_is_no_column(self, model: Translator) -> None:
         found = Translation("x", (Candidate("a\tb\nc", -1.0, -1.0, ("a",)),))
         settings = [TranslationSettings(model="", search=DecodingOptions(n_best=n_best)) for n_best in (2, 1)]
-        assert [TranslationWriter(model, one).lines(7, Source("x"), found) for one in settings] == [
+        assert [TranslationWriter(model, one).format_lines(7, Source("x"), found) for one in settings] == [
             "7\t-1.0000\ta b c\n",
             "a\tb c\n",
         ]

@@ -224,8 +224,8 @@ def test_a_shortlist_is_cut_like_the_vocabulary() -> None:
     size = bundle.source_tokenizer.vocab_size
     table = np.tile(np.array([kept[-1], removed], np.int32), (size, 1))
     cut_list = cut_shortlist(Shortlist(np.array([2, removed], np.int32), table), cut, "new")
-    assert cut_list.table.shape == (len(kept), 2)
-    assert set(map(tuple, cut_list.table.tolist())) == {(len(kept) - 1, 0)}
+    assert cut_list.translations.shape == (len(kept), 2)
+    assert set(map(tuple, cut_list.translations.tolist())) == {(len(kept) - 1, 0)}
     assert set(cut_list.always_allowed.tolist()) == {2}
 
 

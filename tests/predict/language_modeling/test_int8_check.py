@@ -268,7 +268,7 @@ def test_the_service_leaves_int8_by_default_and_says_what_it_is_asked_to_keep(
         write_int8_check(Int8Check(tokens=7, agreement=share), folder)
         for keys, expected in (({}, default_note), ({"precision": "int8"}, int8_note)):
             [spec] = ServeConfig.parse({"models": [{"path": str(folder), **keys}]}, "test").specs()
-            model = headway.load(folder, device="cpu", **spec.settings)
+            model = headway.load(folder, device="cpu", **spec.load_options)
             assert model.precision == "int8" or (keys, share) == ({}, 0.5)
             found = _precision_note(spec, model)
             assert (found is None) == (expected is None)
