@@ -324,7 +324,7 @@ def test_without_visible_hooks_a_model_searches_in_its_own_form(monkeypatch: pyt
 
 @pytest.mark.parametrize("way", ["missing", "empty"])
 def test_without_visible_parts_a_model_searches_in_its_own_form(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_internals, "parts", raises if way == "missing" else lambda _: dict[str, Any]())
+    monkeypatch.setattr(torch_internals, "module_members", raises if way == "missing" else lambda _: dict[str, Any]())
     reason, (warning,) = warned(lambda: search_support.unsupported_reason(small_model()))
     assert "whose parts this version of PyTorch does not expose" in reason
     assert "nn.Module._modules" in warning
@@ -332,7 +332,7 @@ def test_without_visible_parts_a_model_searches_in_its_own_form(way: str, monkey
 
 @pytest.mark.parametrize("way", ["missing", "empty"])
 def test_without_visible_parts_layers_stay_plain(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_internals, "parts", raises if way == "missing" else lambda _: dict[str, Any]())
+    monkeypatch.setattr(torch_internals, "module_members", raises if way == "missing" else lambda _: dict[str, Any]())
     model, (warning,) = warned(lambda: accelerate(small_model()))
     assert "nn.Module._modules" in warning
     assert {type(part).__module__ for part in model.modules() if "headway.engine" in type(part).__module__} == set()

@@ -340,7 +340,7 @@ class TestReport:
             ),
             *("headway experiment one", f"headway {NASTY}"),
             *("12,345", "0.1235", "–", "yes", "1, 2", "✓ holds exactly", "✗ does not hold"),
-            "2 experiments, 4 claims: 2 holds exactly, 2 does not hold.",
+            "2 experiments, 4 claims: holds exactly 2, does not hold 2.",
         ):
             assert words in page.words
         assert page.words.count(NASTY) >= 12

@@ -145,7 +145,7 @@ class TestProducts:
         body = {"text": "ein Haus " * 100, "stride": 1}
         reply = http.post("/api/v1/perplexity", json=body)
         assert reply.status_code == 413
-        assert "read 64 times" in reply.json()["error"]["message"]
+        assert "encoded 64 times" in reply.json()["error"]["message"]
         assert http.post("/api/v1/perplexity", json=body | {"stride": 32}).status_code == 200
 
 

@@ -192,7 +192,7 @@ class TestDistillation:
 
     def test_what_does_not_fit_is_refused(self, folder: Path, run: Path) -> None:
         teacher = str(run / "best")
-        with pytest.raises(ConfigError, match=r"training\.teacher_weight: has no effect without training\.teacher"):
+        with pytest.raises(ConfigError, match=r"training\.teacher_weight has no effect without training\.teacher"):
             recipe(folder, training={"teacher_weight": 0.7})
         with pytest.raises(ConfigError, match=r"r_drop and training\.teacher exclude each other"):
             recipe(folder, training={"teacher": teacher, "r_drop": 1.0}, model={"dropout": 0.1})

@@ -448,7 +448,7 @@ def test_a_run_with_a_useless_learning_rate_warns_once_and_keeps_it(corpus: Path
     """At d_model 16, equation 3 peaks at (16 x 4000)^-0.5 = 0.004; a factor of 1e-4 makes that 4e-7."""
     paper = {"schedule": "paper", "warmup_steps": 4000, "learning_rate": 1e-4}
     sections = recipe(corpus, {"optimizer": paper, "training": {"steps": 1}, "data": {"dev": None}}).as_dict()
-    with pytest.warns(UserWarning, match=r"peak learning rate of 4\.0e-07, at which the model will learn"):
+    with pytest.warns(UserWarning, match=r"peak learning rate of 4\.0e-07, with which the model will learn"):
         train(parse_recipe(sections, "test"), tmp_path)
     del sections["optimizer"]["learning_rate"]  # as if the default had been 1e-4 when the run began
     sections["training"]["steps"] = 2
@@ -466,7 +466,7 @@ class TestFailures:
             "training": {"log_every": 1, "steps": 100},
             "data": {"dev": None},
         }
-        expected = r"the last 20 steps, up to step (\d+), .* after step \d+, saved in .*Lower optimizer\.learning_rate"
+        expected = r"the last 20 steps, up to step (\d+), .* since step \d+ and are saved in .*Lower optimizer\.learning_rate"
         with pytest.raises(TrainingError, match=expected) as caught:
             train(recipe(corpus, changes), tmp_path)
         (step,) = re.findall(r"up to step (\d+)", str(caught.value))

@@ -41,7 +41,7 @@ def test_a_resolved_recipe_is_read_back_equal(tmp_path: Path) -> None:
 def test_a_vocabulary_of_words_has_a_size_but_no_minimum_frequency(tmp_path: Path) -> None:
     words = ["tokenizer.kind=words", "tokenizer.vocab_size=900", "tokenizer.split_digits=true"]
     assert load(tmp_path, MINIMAL, *words).tokenizer.vocab_size == 900
-    with pytest.raises(ConfigError, match=r"tokenizer\.min_frequency has no effect without kind = 'bpe'; leave it out"):
+    with pytest.raises(ConfigError, match=r"tokenizer\.min_frequency has no effect without kind = 'bpe'; remove it"):
         load(tmp_path, MINIMAL, *words, "tokenizer.min_frequency=3")
     with pytest.raises(ConfigError, match=r"tokenizer\.vocab_size has no effect without kind = 'bpe' or 'words'"):
         load(tmp_path, MINIMAL, "tokenizer.kind=characters", "tokenizer.vocab_size=900")

@@ -261,7 +261,7 @@ def test_a_missing_tokenizer_of_a_begun_run_is_named(one_word: Path, tmp_path: P
 def test_a_vocabulary_that_is_smaller_than_asked_for_is_said(one_word: Path, tmp_path: Path) -> None:
     plan = recipe(one_word, {"tokenizer": {"kind": "bpe", "vocab_size": 2_000_000}})
     _, said = train_in(tmp_path / "run", plan)
-    assert sum("not the 2,000,000 of tokenizer.vocab_size" in line for line in said) == 1
+    assert sum("instead of tokenizer.vocab_size = 2,000,000" in line for line in said) == 1
 
 
 def test_a_run_folder_leads_to_the_model_that_training_named(one_word: Path, tmp_path: Path) -> None:
