@@ -37,7 +37,7 @@ import torch
 
 from headway.evaluation import bleu
 from headway.predict import TranslateOptions, Translation, Translator, load_translator
-from headway.predict.markup.placeholders import keeps_placeholders, parse_plain_text, count_placeholders
+from headway.predict.markup.placeholders import count_placeholders, keeps_placeholders, parse_plain_text
 from headway.predict.translation.marked_translation import MarkedTexts
 
 PLACEHOLDERS = [

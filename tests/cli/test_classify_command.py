@@ -155,7 +155,10 @@ class TestEvaluate:
     @pytest.mark.parametrize(
         ("line", "message"),
         [
-            ("Bam\tdas", r"dev.tsv, example 2: the label 'Bam' is not one of the model's labels; did you mean 'Baum'\?"),
+            (
+                "Bam\tdas",
+                r"dev.tsv, example 2: the label 'Bam' is not one of the model's labels; did you mean 'Baum'\?",
+            ),
             ("Baum\t ", "dev.tsv, example 2: the text is empty"),
             ("\tdas", "dev.tsv, example 2: the label is empty"),
             ("Baum", "dev.tsv, line 2: 1 column, but 2 columns needed"),

@@ -380,7 +380,11 @@ class TestBadCorpora:
     @pytest.mark.parametrize(
         ("name", "content", "message"),
         [
-            ("train.en", b"the dog\n", r"train\.de has 20 lines but .*train\.en has 1 line: line 2 of .*no counterpart"),
+            (
+                "train.en",
+                b"the dog\n",
+                r"train\.de has 20 lines but .*train\.en has 1 line: line 2 of .*no counterpart",
+            ),
             ("train.de", b"", r"train\.de: is empty; expected at least one line"),
             ("train.de", b"der\nHu\0nd\n", r"train\.de, line 2: looks binary"),
             ("train.en", b"the\n" * 3 + b"caf\xe9\n", r"train\.en, line 4: byte 4 .* is not UTF-8.*xpected UTF-8"),

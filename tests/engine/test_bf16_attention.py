@@ -21,7 +21,7 @@ if not kernels.is_available():
 from headway.kernels import bf16_attention, bf16_tiles
 from headway.kernels.jit import SerialAndParallel
 
-if not bf16_tiles.has_bf16_dot():
+if not bf16_tiles.uses_bf16_dot():
     pytest.skip("no AVX-512 BF16", allow_module_level=True)
 
 BFLOAT16 = torch.bfloat16

@@ -30,7 +30,7 @@ if not kernels.is_available():
 from headway.kernels import bf16_tiles
 
 by_each = pytest.mark.usefixtures("threads")
-needs_instruction = pytest.mark.skipif(not bf16_tiles.has_bf16_dot(), reason="no AVX-512 BF16")
+needs_instruction = pytest.mark.skipif(not bf16_tiles.uses_bf16_dot(), reason="no AVX-512 BF16")
 BFLOAT16 = torch.bfloat16
 SHAPES = [
     (1, 32, 2),

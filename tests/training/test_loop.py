@@ -466,7 +466,9 @@ class TestFailures:
             "training": {"log_every": 1, "steps": 100},
             "data": {"dev": None},
         }
-        expected = r"the last 20 steps, up to step (\d+), .* since step \d+ and are saved in .*Lower optimizer\.learning_rate"
+        expected = (
+            r"the last 20 steps, up to step (\d+), .* since step \d+ and are saved in .*Lower optimizer\.learning_rate"
+        )
         with pytest.raises(TrainingError, match=expected) as caught:
             train(recipe(corpus, changes), tmp_path)
         (step,) = re.findall(r"up to step (\d+)", str(caught.value))

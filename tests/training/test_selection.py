@@ -282,7 +282,7 @@ def test_long_first_steps_are_followed_by_the_time_left(
     one_word: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Waiting(Heard):
-        def on_first_steps(self, step: int, total_steps: int, seconds_left: float) -> None:
+        def on_time_estimate(self, step: int, total_steps: int, seconds_left: float) -> None:
             self.messages.append(f"{step} of {total_steps}")
             assert seconds_left > 0
 

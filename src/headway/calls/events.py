@@ -120,9 +120,9 @@ class EventListener(Listener):
         """Forward a count to the other listener."""
         self._other.on_activity_progress(activity, num_done)
 
-    def on_first_steps(self, step: int, total_steps: int, seconds_left: float) -> None:
+    def on_time_estimate(self, step: int, total_steps: int, seconds_left: float) -> None:
         """Forward an estimate to the other listener."""
-        self._other.on_first_steps(step, total_steps, seconds_left)
+        self._other.on_time_estimate(step, total_steps, seconds_left)
 
     def on_started(self, step: int, total_steps: int) -> None:
         """Send :class:`Started`."""

@@ -90,7 +90,7 @@ class ProgressListener(Listener):
         self._bar.update(self._task, description="training", completed=step, total=total_steps, numbers=numbers)
         return numbers
 
-    def on_first_steps(self, step: int, total_steps: int, seconds_left: float) -> None:
+    def on_time_estimate(self, step: int, total_steps: int, seconds_left: float) -> None:
         """Show the time left."""
         self._bar.update(self._task, description="training", completed=step, total=total_steps)
         self.on_message(f"step {step:,}/{total_steps:,}  about {timedelta(seconds=round(seconds_left))} left")

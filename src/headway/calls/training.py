@@ -120,7 +120,7 @@ def distill(
     Args:
         teacher: The teacher's model folder.
         recipe: The student's recipe.
-        train: Training pairs from memory, as for :func:`train`.
+        train: In-memory training pairs; see :func:`train`.
         dev: Development pairs from memory.
         run: The run folder. Default: as for :func:`train`, with the suffix "-distilled".
         beam_size: The teacher's beam size; 1 is greedy search.

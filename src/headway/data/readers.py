@@ -439,7 +439,7 @@ def _readable(path: Path, position: Callable[[], str]) -> Iterator[None]:
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; expected UTF-8 text, plain or as .gz or .zst") from None
     except IsADirectoryError:
-        raise DataError(f"{path}: a folder; expected a file of UTF-8 text") from None
+        raise DataError(f"{path}: is a folder; expected a UTF-8 text file") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read after {position()} ({error.strerror})") from None
     except (EOFError, zlib.error, zstandard.ZstdError) as error:

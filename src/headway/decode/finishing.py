@@ -36,7 +36,7 @@ class EndedRows:
 class Ending:
     """A hypothesis that has ended: one row of an :class:`EndedRows`."""
 
-    rows: EndedRows
+    batch: EndedRows
     row: int
     length: int  # number of tokens before the last token
     ends_with_eos: bool
@@ -53,7 +53,7 @@ class Ending:
 
     def hypothesis(self, top_tokens_per_step: tuple[tuple[NextToken, ...], ...] = ()) -> Hypothesis:
         """Return this row as a :class:`Hypothesis`, with the recorded top tokens."""
-        tokens, log_probs, natural = self.rows.arrays
+        tokens, log_probs, natural = self.batch.arrays
         start = tokens.shape[1] - self.length - 1
         token_log_probs = tuple(log_probs[self.row, start:].tolist())
         return Hypothesis(

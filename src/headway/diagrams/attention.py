@@ -1,4 +1,4 @@
-"""Draw attention as in figure 2 of Vaswani et al. 2017: its heads, and its steps with a line of code for each."""
+"""Draw attention layers as in figure 2 of Vaswani et al. 2017: the heads, and each step with its line of code."""
 
 from __future__ import annotations
 

@@ -52,7 +52,9 @@ def draw_head(head: HeadInput, tokens: Sequence[str], drawing: Drawing) -> None:
     _elbow(drawing, normed, mixed, LINE_HEIGHT)
     drawing.arrow(shown[2].center_x, shown[2].top - 18, mixed.center_y, mixed.right)
     row = tokens[min(1, len(tokens) - 1)].strip()
-    drawing.caption = f"Head 1 of the first block ({head.side} self-attention), rounded; the row of “{row}” is bold. "
+    drawing.caption = (
+        f"Head 1 of the first block ({head.block_kind} self-attention), rounded; the row of “{row}” is bold. "
+    )
 
 
 def _matrix(

@@ -19,7 +19,7 @@ from headway.nn.masks import causal_mask
 class HeadInput:
     """An attention layer of a "causal" or "encoder" block, its input, the input's tokens, and the attention mask."""
 
-    side: str
+    block_kind: str
     layer: MultiHeadAttention
     x: Float[Tensor, "T D"]
     tokens: list[int]

@@ -81,7 +81,7 @@ def extract_html_texts(page: str) -> tuple[list[DocumentText], Callable[[Sequenc
 
 def _parts(page: str) -> Iterator[str | _Fragment]:
     """Yield the texts of a page, without the white space around them, and everything between them."""
-    document = parse_markup(page, HTML_OPTIONS, keeps_messages=True)
+    document = parse_markup(page, HTML_OPTIONS, keeps_icu_messages=True)
 
     def raw(pieces: Pieces) -> str:
         return "".join(

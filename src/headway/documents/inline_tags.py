@@ -95,12 +95,12 @@ class InlineText:
         """Add an object that a reader sees as white space, such as a tab or a line break."""
         self._items.append(InlinePart("object", payload=payload))
 
-    def open(self, payload: Any) -> None:
+    def add_opening_tag(self, payload: Any) -> None:
         """Add the opening tag of a pair."""
         self._items.append(_Tag(f'<g id="{len(self._payloads)}">'))
         self._payloads.append(payload)
 
-    def close(self) -> None:
+    def add_closing_tag(self) -> None:
         """Add the closing tag of the innermost open pair."""
         self._items.append(_Tag("</g>"))
 
@@ -240,9 +240,11 @@ def parse_tags(text: str, tags: re.Pattern[str], read: Callable[[str], str] = st
         inline.add_text(read(text[position : tag.start()]))
         if index in partners:
             partner = matches[partners[index]]
-            inline.open(SourceTag(tag.group(), partner.group(), tags.sub("", text[tag.end() : partner.start()])))
+            inline.add_opening_tag(
+                SourceTag(tag.group(), partner.group(), tags.sub("", text[tag.end() : partner.start()]))
+            )
         elif index in closing:
-            inline.close()
+            inline.add_closing_tag()
         else:
             inline.add_object(SourceTag(tag.group()), tag.group() if tag.lastgroup == "word" else "")
         position = tag.end()

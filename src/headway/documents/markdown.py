@@ -92,7 +92,7 @@ class _MarkdownParagraph:
 
     Attributes:
         lines: The lines of the source, without their prefixes and suffixes.
-        prefixes: The source before each line.
+        prefixes: For each line, the source that precedes its text, such as "> ".
         suffixes: The source after each line, including the line break.
         inline: The text to translate.
         written: The source of each character that the text contains in escaped form, such as ``&amp;``.
@@ -444,9 +444,9 @@ def _inline(
                 position = partner.end
                 continue
             words = _BREAK.sub(" ", content[event.end : partner.start])
-            inline.open(_MarkdownTag(event.raw, partner.raw, words, partner.text))
+            inline.add_opening_tag(_MarkdownTag(event.raw, partner.raw, words, partner.text))
         elif index in closing:
-            inline.close()
+            inline.add_closing_tag()
         elif event.raw:
             tag = _MarkdownTag(event.raw)
             if event.name == "<br":

@@ -96,7 +96,7 @@ class MixedContent:
         children = list(parent)
         kinds = [self._kinds[child] for child in children]
         num_breaks = [0, *accumulate(map(self._is_break, children, kinds))]
-        # A range that contains a break encloses no text, so its ends are objects.
+        # A range that contains a break is not treated as a range: its start and its end are added as objects.
         ranges = {
             start: end
             for start, end in match_range_ends([(kind.role, kind.key) for kind in kinds]).items()
@@ -113,13 +113,13 @@ class MixedContent:
                 self._read(child)
                 self._pieces += [InlinePart("close", payload=child), self._new_text()]
             elif kind.role == "pair":
-                self._text.open(child)
+                self._text.add_opening_tag(child)
                 self._read(child)
-                self._text.close()
+                self._text.add_closing_tag()
             elif index in ranges:
-                self._text.open(_ElementRange(child, children[ranges[index]]))
+                self._text.add_opening_tag(_ElementRange(child, children[ranges[index]]))
             elif index in ends:
-                self._text.close()
+                self._text.add_closing_tag()
             else:
                 self._text.add_object(child, "".join(child.itertext()) if kind.role == "keep" else "")
             self._add_text(child.tail)

@@ -288,29 +288,29 @@ class OfficeParagraph:
                 part.format != (base if opened is None else opened.format) and not (part.text.isspace() and index)
             )
             if changes and opened is not None:
-                inline.close()
+                inline.add_closing_tag()
                 opened = None
             if part.kind == "text":
                 if changes and part.format != base:
-                    inline.open(part)
+                    inline.add_opening_tag(part)
                     opened = part
                 inline.add_text(part.text)
             elif part.kind == "container":
                 payload = _Container(part)
-                inline.open(payload)
+                inline.add_opening_tag(payload)
                 content = _content(part.elements[0])
                 payload.base = self._add_inline(inline, spaces, content, part.children) or base_part
-                inline.close()
+                inline.add_closing_tag()
             elif index in ranges:
-                inline.open(_PartRange(part, parts[ranges[index]]))
+                inline.add_opening_tag(_PartRange(part, parts[ranges[index]]))
             elif index in ends:
-                inline.close()
+                inline.add_closing_tag()
             elif part.kind == "space":
                 inline.add_space(part)
             else:  # an object, or an end of a range that overlaps with another range or continues in another text
                 inline.add_object(part, part.text if part.kind == "object" else "")
         if opened is not None:
-            inline.close()
+            inline.add_closing_tag()
         return base_part
 
     # Writing.

@@ -91,7 +91,8 @@ def read_curves(run: Path, name: str, x_axis: str) -> Curves:
     train = [record for record in records if record["kind"] == "train"]
     dev = [record for record in records if record["kind"] == "dev"]
     if not train:
-        raise DataError(f"{path}: no training step recorded yet; the first record follows training.log_every steps")
+        hint = "the first record is written after training.log_every steps"
+        raise DataError(f"{path}: no training step recorded yet; {hint}")
     steps, places = _axis(train, x_axis)
 
     def points(source: list[dict[str, Any]], key: str) -> Points:

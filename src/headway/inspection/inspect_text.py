@@ -170,8 +170,8 @@ def write_inspection(
     end) select the map that a page shows first and a picture enlarges, and the maps that the JSON contains.
 
     Raises:
-        ConfigError: There is no such attention, the extension is not supported, or a trace is requested for a model
-            that does not decode step by step.
+        ConfigError: The inspection has no attention of this kind, layer or head; the extension is not supported; or a
+            trace is requested for a model that does not decode step by step.
         LengthError: The text is too long for a picture.
     """
     check_output_format(output)

@@ -52,7 +52,7 @@ from headway.weights import named_weights, shapes_of
 
 _SPECIFICATION, _LAST_REVISION = "TransformerSpec", 7
 _GELU_SIGMOID = 1.702
-_WITHOUT_EFFECT = {  # variables of all versions that do not affect the result
+_WITHOUT_EFFECT = {  # variables that do not affect the result, in any version of the format
     *("alignment_layer", "alignment_heads", "embeddings_merge", "alibi_use_positive_positions", "scale_alibi"),
     *("multi_query_attention", "multiply_by_sqrt_depth"),
     *("with_source_bos", "with_source_eos", "with_target_bos", "user_decoder_start_tokens", "with_relative_position"),

@@ -80,7 +80,7 @@ def language_model_tokenizer_files(
     return {"tokenizer.json": _json(library), "tokenizer_config.json": _json(settings)}
 
 
-def masked_tokenizer_files(
+def masked_lm_tokenizer_files(
     tokenizer: TextTokenizer, max_length: int, *, pairs: bool, finds_mask: bool
 ) -> dict[str, bytes]:
     """Return the files of a masked language model's fast tokenizer, which adds BOS before a text and EOS after it.

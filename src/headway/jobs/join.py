@@ -26,7 +26,7 @@ _COMPRESSION_LEVEL = 3
 
 
 @dataclass
-class JoinedResults:
+class JoinStatistics:
     """Statistics of the results that :func:`join_results` has written.
 
     Attributes:
@@ -56,7 +56,7 @@ def join_results(
     verify: bool = False,
     failures: Path | None = None,
     on_lines: Callable[[int], None] = lambda lines: None,
-) -> JoinedResults:
+) -> JoinStatistics:
     """Write the results of a finished job.
 
     Args:
@@ -77,7 +77,7 @@ def join_results(
             f"{plan.folder}: {missing:,} of {plan.num_chunks:,} chunks have no result yet; continue with "
             f"headway corpus work {plan.folder}"
         )
-    joined = JoinedResults()
+    joined = JoinStatistics()
     chunks = plan.chunks()
     if output.is_dir():
         for item, path in zip(plan.inputs, _outputs_in(output, plan), strict=True):
@@ -111,7 +111,7 @@ def _write(
     plan: Plan,
     path: Path,
     chunks: Iterable[JobChunk],
-    joined: JoinedResults,
+    joined: JoinStatistics,
     verify: bool,
     on_lines: Callable[[int], None],
 ) -> None:

@@ -26,10 +26,10 @@ from headway.kernels.bf16_tiles import (
     BLOCK,
     PAIR_BYTES,
     TILE_ROWS,
-    has_bf16_dot,
     interleave,
     multiply_accumulate,
     multiply_rows,
+    uses_bf16_dot,
 )
 from headway.kernels.float_bits import cast_like, to_float32
 from headway.kernels.jit import Array, jit, jit_inline, jit_serial_and_parallel
@@ -46,7 +46,7 @@ _NAN = np.uint16(0x7FC0)  # the bits that each NaN has after conversion to bfloa
 
 def supports_width(width: int) -> bool:
     """Return whether these kernels run on this processor and support rows of this width."""
-    return width % BLOCK == 0 and has_bf16_dot()
+    return width % BLOCK == 0 and uses_bf16_dot()
 
 
 def matmul(x: Array, panels: Array, bias: Array | None, out: Array) -> None:

@@ -57,7 +57,7 @@ _VDPBF16PS = "llvm.x86.avx512bf16.dpbf16ps.512"
 _ADDRESS, _COUNT = types.uintp, types.intp
 
 
-def has_bf16_dot() -> bool:
+def uses_bf16_dot() -> bool:
     """Return whether the processor has the bfloat16 dot product, but not the faster AMX, and LLVM supports bfloat."""
     compiles = llvmlite.binding.llvm_version_info[0] >= _MIN_LLVM_VERSION
     return compiles and LANES == 16 and "avx512bf16" in CPU_FEATURES and "amx-bf16" not in CPU_FEATURES

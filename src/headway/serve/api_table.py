@@ -43,7 +43,8 @@ class Api:
         keys: The places where the API's requests contain their key.
         routes: Returns the API's routes. None means that FastAPI handles them.
         statuses: HTTP statuses of errors for which the API differs from the default.
-        queued_paths: Paths whose requests are refused before their bodies are read while the queue is full.
+        queued_paths: Paths whose requests are refused before their bodies are read if the queue is full and there are
+            neither a cache nor API keys.
         document_routes: Returns the API's routes for documents. None means that it has no such routes.
     """
 

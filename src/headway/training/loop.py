@@ -168,7 +168,7 @@ def train(
 
             slowdown.check()
             if (seconds_left := pace.seconds_left(state.step, recipe.training)) is not None:
-                trainer.listener.on_first_steps(state.step, recipe.training.steps, seconds_left)
+                trainer.listener.on_time_estimate(state.step, recipe.training.steps, seconds_left)
             if trainer.is_due(recipe.training.log_every):
                 trainer.report(rate)
             if trainer.is_due(recipe.validation.every):

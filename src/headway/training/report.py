@@ -47,7 +47,7 @@ class Listener:
     def on_step(self, step: int, total_steps: int, record: Mapping[str, int | float]) -> None:
         """Called when ``step`` of ``total_steps`` steps are done. ``record`` contains the latest training metrics."""
 
-    def on_first_steps(self, step: int, total_steps: int, seconds_left: float) -> None:
+    def on_time_estimate(self, step: int, total_steps: int, seconds_left: float) -> None:
         """Called once with an early estimate of the remaining time if the first report is far away."""
 
     def on_validation(self, step: int, record: Mapping[str, float | str]) -> None:

@@ -292,7 +292,9 @@ class TestLongTexts:
         found = limited.translate_lines(lines)
         for _ in range(6):  # the chunks before the bad line are translated
             next(found)
-        with pytest.raises(LengthError, match=r"line 8: '.+'\.\.\. is one character with 22 tokens, but a source may have at most 12"):
+        with pytest.raises(
+            LengthError, match=r"line 8: '.+'\.\.\. is one character with 22 tokens, but a source may have at most 12"
+        ):
             next(found)
         with pytest.raises(LengthError, match=r"^text 8: '.+ is one character"):
             limited.translate(lines)

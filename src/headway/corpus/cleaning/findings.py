@@ -84,7 +84,7 @@ class RuleFindings:
     Attributes:
         rule: The rule that was applied.
         threshold: The threshold that the rule used.
-        num_dropped_alone: Number of lines that the rule would drop if it were the only rule.
+        num_matches: Number of lines that the rule would drop if it were the only rule.
         num_dropped: Number of lines that the rule dropped among the lines that earlier rules keep.
         edges: Edges of the bins of the rule's histogram.
         counts: Number of lines in each bin.
@@ -94,7 +94,7 @@ class RuleFindings:
 
     rule: Rule
     threshold: float
-    num_dropped_alone: int = 0
+    num_matches: int = 0
     num_dropped: int = 0
     dropped_examples: NearestExamples = field(default_factory=NearestExamples)
     kept_examples: NearestExamples = field(default_factory=NearestExamples)
@@ -116,7 +116,7 @@ class RuleFindings:
         """Add the decisions on a chunk. ``index`` is the rule's index in the order of rules."""
         values, name = decisions.values[self.rule.name], self.rule.name
         dropped = decisions.dropped_by == index
-        self.num_dropped_alone += int(decisions.would_drop[name].sum())
+        self.num_matches += int(decisions.would_drop[name].sum())
         self.num_dropped += int(dropped.sum())
         distances = np.zeros(len(values))
         if self.edges is not None:

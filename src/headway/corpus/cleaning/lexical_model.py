@@ -349,7 +349,7 @@ class _ShortenedPairs:
 
 @dataclass(frozen=True, eq=False)
 class PairScores:
-    """The scores of pairs from a lexical model.
+    """The scores that a lexical model assigns to sentence pairs.
 
     Attributes:
         scores: How much better the words of each pair explain each other than in random pairs, in standard deviations.

@@ -13,8 +13,8 @@ false discovery rate).
 - The share is estimated by the minimum of F(s) / F0(s), the ratio of the distribution functions (after Storey 2002).
   This is an upper bound: translations with low scores make it too high.
 
-No parameter has to be chosen. In a corpus without bad pairs, the share is close to 0, and so is the number of pairs
-below the border, which is the score at which the posterior is 1/2.
+No parameter has to be chosen. In a corpus without bad pairs, the estimated share is close to 0, and few pairs score
+below the threshold (the score at which the posterior is 1/2).
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def _rule(finding: RuleFindings) -> dict[str, Any]:
         "value": rule.value,
         "threshold": finding.threshold if has_threshold and math.isfinite(finding.threshold) else None,
         "drops": rule.drops_if,
-        "alone": finding.num_dropped_alone,
+        "alone": finding.num_matches,
         "dropped": finding.num_dropped,
         "histogram": histogram,
         "examples": {

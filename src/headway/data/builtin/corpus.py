@@ -210,7 +210,7 @@ class _Builder:
         return fair
 
     def _texts(self, write: WriteFunction, value: Any) -> tuple[str, str] | None:
-        """Write a value in both languages. Returns None if a locale cannot write it on one line."""
+        """Write a value in both languages. Return None if a locale cannot express it on a single line."""
         try:
             texts = write(self.source, value), write(self.target, value)
         except _NOT_IN_LOCALE:

@@ -27,7 +27,7 @@ from headway.interop.huggingface.classifier_families import CLASSIFIER_FAMILIES,
 from headway.interop.huggingface.masked_families import MASKED_FAMILIES
 from headway.interop.huggingface.tensor_maps import TensorMap, unchanged_maps
 from headway.interop.supported import ANY, COMMON_OPTIONS, EQUAL_HEAD_WIDTHS, Supported, refuse_unsupported
-from headway.interop.tokenizer_exporting import masked_tokenizer_files
+from headway.interop.tokenizer_exporting import masked_lm_tokenizer_files
 from headway.models.masked import MaskedConfig
 from headway.models.sequence_classifier import SequenceClassifier, SequenceClassifierConfig
 from headway.text.base import BOS, EOS, PAD
@@ -69,7 +69,9 @@ def export_masked(bundle: MaskedLanguageModelBundle, folder: Path) -> str:
     """
     config = bundle.model.config
     family = MASKED_FAMILIES[model_type := _supported_form(config)]
-    files = masked_tokenizer_files(bundle.tokenizer, config.max_length, pairs=config.num_segments > 1, finds_mask=True)
+    files = masked_lm_tokenizer_files(
+        bundle.tokenizer, config.max_length, pairs=config.num_segments > 1, finds_mask=True
+    )
     weights = {name: weight.float() for name, weight in named_weights(bundle.model).items()}
     tensors = _tensors(weights, list(family.tensors(config)), config)
     tensors[family.embedding] = weights["embedding.weight"]
@@ -97,7 +99,7 @@ def export_sequence_classifier(bundle: ClassifierBundle, folder: Path) -> str:
         raise ConfigError(f"body.kind = {body.kind!r} cannot be exported to Hugging Face; supported: masked")
     family = CLASSIFIER_FAMILIES[model_type := _supported_form(body)]
     refuse_unsupported(config, f"Hugging Face's {family.title}", SUPPORTED_HEADS[model_type], __name__)
-    files = masked_tokenizer_files(bundle.tokenizer, body.max_length, pairs=body.num_segments > 1, finds_mask=False)
+    files = masked_lm_tokenizer_files(bundle.tokenizer, body.max_length, pairs=body.num_segments > 1, finds_mask=False)
     weights = {name.removeprefix("body."): weight.float() for name, weight in named_weights(model).items()}
     tensors = _tensors(weights, [*family.body.tensors(body), *unchanged_maps(family.head)], body)
     tensors[family.body.embedding] = weights["embedding.weight"]

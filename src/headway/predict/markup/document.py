@@ -213,13 +213,13 @@ class DocumentBuilder:
     """Collects the segments of a document.
 
     Args:
-        keeps_messages: Whether the branches of ICU messages are not parsed, because a later step parses the segments
-            again.
+        keeps_icu_messages: Whether the branches of ICU messages are not parsed, because a later step parses the
+            segments again.
     """
 
-    def __init__(self, *, keeps_messages: bool = False) -> None:
+    def __init__(self, *, keeps_icu_messages: bool = False) -> None:
         self.segments: list[Segment] = []
-        self.keeps_messages = keeps_messages
+        self.keeps_icu_messages = keeps_icu_messages
         self._stand_ins: list[Item] = []
         self._write: Callable[[str], str] = str
 
@@ -228,7 +228,7 @@ class DocumentBuilder:
 
         ``write`` converts text to the syntax of the outer text.
         """
-        builder = DocumentBuilder(keeps_messages=self.keeps_messages)
+        builder = DocumentBuilder(keeps_icu_messages=self.keeps_icu_messages)
         builder.segments, builder._write = self.segments, write
         return builder
 

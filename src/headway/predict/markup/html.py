@@ -139,16 +139,19 @@ def is_plain_formatting(opening_tag: str) -> bool:
     return _FORMATTING.fullmatch(opening_tag) is not None
 
 
-def parse_markup(text: str, options: MarkupOptions, *, protect: bool = True, keeps_messages: bool = False) -> Document:
+def parse_markup(
+    text: str, options: MarkupOptions, *, protect: bool = True, keeps_icu_messages: bool = False
+) -> Document:
     """Return the document of a text with markup.
 
     Args:
         text: The text with markup.
         options: The syntax, and the roles of tags.
         protect: Whether placeholders in the text are kept; see :mod:`headway.predict.markup.placeholders`.
-        keeps_messages: Whether ICU messages with branches are treated as text, because the segments are parsed again.
+        keeps_icu_messages: Whether ICU messages with branches are treated as text, because the segments are parsed
+            again.
     """
-    builder = DocumentBuilder(keeps_messages=keeps_messages)
+    builder = DocumentBuilder(keeps_icu_messages=keeps_icu_messages)
     pieces = _MarkupParser(options, protect).pieces(text, builder)
     return Document(pieces, tuple(builder.segments))
 

@@ -184,7 +184,7 @@ class MessageReader:
         for argument in branch.arguments:
             out.append(read(position, argument.start, inner_builder))
             position = argument.end
-            if inner_builder.keeps_messages:
+            if inner_builder.keeps_icu_messages:
                 source = self._text[argument.start : argument.end]
                 out.append(inner_builder.add_stand_in(Item("text", (source,), source)))
             else:

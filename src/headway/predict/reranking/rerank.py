@@ -84,7 +84,7 @@ def score_candidates(
 
 
 def rank_by_agreement(candidates: Sequence[str], scores: Sequence[float] | None = None) -> list[RankedText]:
-    """Rank the candidates of one source by expected chrF, weighted by exp(score), or equally without scores."""
+    """Rank the candidates of one source by expected chrF. Weights are exp(score), or equal without ``scores``."""
     weights = [1.0] * len(candidates) if scores is None else softmax(scores)
     values = expected_chrf(candidates, weights)
     return rank_by_scores(candidates, values)

@@ -27,7 +27,7 @@ def _operation(
     Args:
         summary: Summary of the operation.
         result: Schema of the reply.
-        fields: Name, schema, whether it is required, and description of each form field.
+        fields: For each form field: its name, its schema, whether it is required, and its description.
         errors: HTTP statuses of error replies.
     """
     described = [

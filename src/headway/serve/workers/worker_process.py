@@ -56,7 +56,7 @@ class WorkerProcess:
     unanswered_pings: int = 0  # number of pings since the last message from the process
     state: WorkerStatus = field(default_factory=lambda: WorkerStatus(0.0, 0, 0, 0))
     is_ready: bool = False
-    _glossaries: GlossaryCache = field(default_factory=GlossaryCache, init=False)  # cached by the process
+    _glossaries: GlossaryCache = field(default_factory=GlossaryCache, init=False)  # cached in this process
     _unsent: list[bytes] = field(default_factory=list, init=False)
     # Parts of glossaries, and jobs that need them. They are sent one by one, so that other jobs can overtake them.
     _waiting: deque[AddGlossaryPart | StartJob | CancelJob] = field(default_factory=deque, init=False)
