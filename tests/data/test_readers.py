@@ -109,7 +109,7 @@ class TestLines:
             lines_of(tmp_path / "no.txt")
 
     def test_folder(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=re.escape(f"{tmp_path}: a folder; expected a file")):
+        with pytest.raises(DataError, match=re.escape(f"{tmp_path}: is a folder; expected a UTF-8 text file")):
             lines_of(tmp_path)
 
     def test_other_failures_of_the_system(self, tmp_path: Path) -> None:
