@@ -55,7 +55,7 @@ def test_the_quick_form_runs_all_and_resumes(
     assert {key: again[key] for key in ("accuracy", "seeds", "all_seeds")} == {
         key: first[key] for key in ("accuracy", "seeds", "all_seeds")
     }
-    with pytest.raises(SystemExit, match="a different recipe"):
+    with pytest.raises(SystemExit, match="trained with another recipe"):
         pretraining.main(
             recipe, start, tmp_path, tmp_path / "runs", seeds=1, quick=True, assignments=["training.steps=3"]
         )

@@ -298,9 +298,9 @@ def test_python_a_recipe_and_the_service_take_names(user: User, hub: SmallHub) -
     assert NAME in (user.home / "runs" / "recipe" / "recipe.toml").read_text()
     user.printed("models", "--remove", NAME)
     code = (
-        "from headway.serve.hub_models import folder_to_serve\n"
-        f"print(folder_to_serve({NAME!r}))\nassert 'huggingface_hub' not in sys.modules\n"
-        "folder_to_serve('hf:tiny/other')"
+        "from headway.serve.hub_models import prepare_model_folder\n"
+        f"print(prepare_model_folder({NAME!r}))\nassert 'huggingface_hub' not in sys.modules\n"
+        "prepare_model_folder('hf:tiny/other')"
     )
     ended = user.call(setup=code)
     assert "hub-headway/tiny--opus-mt-de-en" in ended.stdout, ended.stderr

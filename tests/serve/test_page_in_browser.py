@@ -156,7 +156,7 @@ def test_changes_are_undone_one_by_one_and_lost_choices_are_named(page: Page, se
         word.click()
         item = page.locator(".alternatives [role=menuitemradio]:not([aria-disabled])[aria-checked=false]").first
         expect(page.locator(".alternatives [aria-disabled]")).to_have_count(0)
-        warning = page.locator(".alternatives").get_by_text(f"may then be lost: “\u2068{chosen}\u2069”")
+        warning = page.locator(".alternatives").get_by_text(f"may be lost: “\u2068{chosen}\u2069”")
         expect(warning).to_have_count(1 if chosen else 0)
         chosen = chosen or item.get_attribute("data-word") or ""
         item.click()
@@ -976,7 +976,7 @@ def test_a_key_is_asked_for_once(browser: Browser, folder: Path, tmp_path: Path)
         expect(page.locator("#key:invalid")).to_be_visible()
         page.get_by_label("API key").fill("wrong")
         page.keyboard.press("Enter")
-        expect(page.get_by_role("dialog")).to_contain_text("does not know this key")
+        expect(page.get_by_role("dialog")).to_contain_text("is not valid for this service")
         expect(page.get_by_label("API key")).to_have_value("wrong")
         page.get_by_label("API key").fill(KEY)
         page.keyboard.press("Enter")

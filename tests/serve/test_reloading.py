@@ -191,7 +191,7 @@ def test_a_model_that_cannot_be_loaded_replaces_nothing(service: RunningService,
     before = httpx.post(f"{service.url}/translate", json=BODY).json()
     (configured.folder / "current" / "config.json").write_text("{")
     service.process.send_signal(signal.SIGHUP)
-    wait_until(lambda: any("are unchanged" in line for line in service.log))
+    wait_until(lambda: any("the models were not reloaded" in line for line in service.log))
     assert httpx.post(f"{service.url}/translate", json=BODY).json() == before
     assert httpx.get(f"{service.url}/ready").json() == {"status": "ready"}
 
