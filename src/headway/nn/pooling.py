@@ -76,8 +76,7 @@ class AttentionPooling(nn.Module):
         check_floats("x", x, "batch", "length", self.width)
         check_mask("mask", mask, *x.shape[:2])
         scores = self.question(torch.tanh(self.inner(x))).squeeze(2)
-        weights = scores.softmax(1) if mask is None else masked_softmax(scores, mask)
-        weights = apply_observers(self, weights[:, None, None])
+        weights = apply_observers(self, masked_softmax(scores, mask)[:, None, None])
         pooled: Tensor = (weights.squeeze(1) @ x).squeeze(1)
         return pooled
 
