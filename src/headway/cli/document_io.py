@@ -23,7 +23,7 @@ def document_format_name(choice: str, source: Path | None, output: Path | None) 
     """Return the format of the input if it is a document, or None if its lines are translated one by one.
 
     Args:
-        choice: The option ``--document-format``. With "auto", the extension of the input decides. Text files (.txt) and
+        choice: The option ``--document-format``, except "lines". With "auto", the extension of the input decides. Text files (.txt) and
             standard input are not documents.
         source: The input file. None means standard input.
         output: The output file. None means standard output.
@@ -31,7 +31,7 @@ def document_format_name(choice: str, source: Path | None, output: Path | None) 
     Raises:
         ConfigError: The format is unknown, or the input or the output is not a file.
     """
-    if choice == LINES or (choice == _AUTO and source is None):  # avoids importing the formats
+    if choice == _AUTO and source is None:  # avoids importing the formats
         return None
     from headway.documents import FORMATS
 

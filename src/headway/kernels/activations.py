@@ -1,6 +1,7 @@
-"""The activations of plain feed-forward layers, fused with the bias, and their gradients, each in one pass.
+"""Activations of feed-forward layers. In plain layers, they are fused with the bias, and so are their gradients.
 
-    gelu         x Phi(x)             Phi is the normal distribution function (Hendrycks and Gimpel 2016, section 2)
+    gelu         x Phi(x)             Phi is the normal distribution function (Hendrycks and Gimpel 2016, section 2),
+                                      computed from equation 7.1.26 of Abramowitz and Stegun 1964 (error at most 1e-7)
     gelu_tanh    x / 2 (1 + tanh(u))  u = sqrt(2 / pi) (x + 0.044715 x^3) (ibid.; GPT-2); equal to x sigmoid(2 u)
     silu         x sigmoid(x)
 
@@ -12,6 +13,7 @@ once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -21,14 +23,20 @@ from jaxtyping import Float32
 from llvmlite import ir
 from numba import types
 
+from headway.kernels.exp import LOG2_E, emit_exp2
 from headway.kernels.float_bits import emit_cast, emit_read_float32
-from headway.kernels.gates import ValueAndDerivative, emit_gelu, emit_gelu_tanh, emit_silu
 from headway.kernels.jit import Array, jit_serial_and_parallel
-from headway.kernels.llvm import Builder, intrinsic
+from headway.kernels.llvm import Builder, constant, intrinsic
 
 KINDS = ("gelu", "gelu_tanh", "silu")
 CHUNK = 8192  # number of elements that a thread processes at a time
 _ROWS = 64  # bias gradients are summed over this many rows at a time, before the partial sums are added
+_LINEAR = 2 * math.sqrt(2 / math.pi)
+_CUBIC = 0.044715 * _LINEAR
+_ERF_SCALE = 0.3275911
+_ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
+
+ValueAndDerivative = tuple[ir.Value, ir.Value]  # the value of an activation and its derivative
 
 
 def gelu_tanh(x: Float32[Array, "R K"]) -> Float32[Array, "R K"]:
@@ -52,6 +60,56 @@ def bias_activation_backward(
     _backward(KINDS.index(kind), gradient, x, bias, out, sums)
     total: Array = sums.sum(0)
     return total
+
+
+def _emit_exp_negative(builder: Builder, x: ir.Value) -> ir.Value:
+    """Emit exp(-x) for x >= 0."""
+    return emit_exp2(builder, builder.fmul(x, constant(x.type, -float(LOG2_E))))
+
+
+def emit_sigmoid(builder: Builder, g: ir.Value) -> ir.Value:
+    """Emit 1 / (1 + exp(-g))."""
+    kind, one = g.type, constant(g.type, 1.0)
+    power = _emit_exp_negative(builder, builder.call_float("fabs", g))
+    is_negative = builder.fcmp_ordered("<", g, constant(kind, 0.0))
+    return builder.fdiv(builder.select(is_negative, power, one), builder.fadd(one, power))
+
+
+def emit_gelu(builder: Builder, g: ir.Value) -> ValueAndDerivative:
+    """Emit GELU, g Phi(g), and its derivative."""
+    kind, one = g.type, constant(g.type, 1.0)
+    magnitude = builder.fmul(builder.call_float("fabs", g), constant(kind, 0.5**0.5))
+    power = _emit_exp_negative(builder, builder.fmul(magnitude, magnitude))
+    t = builder.fdiv(one, builder.fadd(one, builder.fmul(magnitude, constant(kind, _ERF_SCALE))))
+    series = constant(kind, _ERF[0])
+    for coefficient in _ERF[1:]:
+        series = builder.fadd(builder.fmul(series, t), constant(kind, coefficient))
+    tail = builder.fmul(builder.fmul(builder.fmul(series, t), power), constant(kind, 0.5))
+    is_negative = builder.fcmp_ordered("<", g, constant(kind, 0.0))
+    below = builder.select(is_negative, tail, builder.fsub(one, tail))
+    density = builder.fmul(power, constant(kind, (2 * math.pi) ** -0.5))
+    return builder.fmul(g, below), builder.fadd(below, builder.fmul(g, density))
+
+
+def emit_gelu_tanh(builder: Builder, g: ir.Value) -> ValueAndDerivative:
+    """Emit the tanh approximation of GELU and its derivative.
+
+    The approximation is g sigmoid(2 u) with u = sqrt(2 / pi) (g + 0.044715 g^3).
+    """
+    kind, square = g.type, builder.fmul(g, g)
+    slope = builder.fadd(builder.fmul(square, constant(kind, _CUBIC)), constant(kind, _LINEAR))
+    inner_slope = builder.fadd(builder.fmul(square, constant(kind, 3 * _CUBIC)), constant(kind, _LINEAR))
+    sigmoid = emit_sigmoid(builder, builder.fmul(g, slope))
+    value = builder.fmul(g, sigmoid)
+    rest = builder.fmul(builder.fsub(constant(kind, 1.0), sigmoid), inner_slope)
+    return value, builder.fadd(sigmoid, builder.fmul(value, rest))
+
+
+def emit_silu(builder: Builder, g: ir.Value) -> ValueAndDerivative:
+    """Emit SiLU, g sigmoid(g), and its derivative."""
+    sigmoid, one = emit_sigmoid(builder, g), constant(g.type, 1.0)
+    slope = builder.fadd(one, builder.fmul(g, builder.fsub(one, sigmoid)))
+    return builder.fmul(g, sigmoid), builder.fmul(sigmoid, slope)
 
 
 def _functions(emit_activation: Callable[[Builder, ir.Value], ValueAndDerivative]) -> tuple[Any, Any]:

@@ -168,7 +168,8 @@ def translate(
         if precision in ("auto", "int8") and workers == 1 and not _may_use_gpu(device, precision):
             start_compiling()  # runs in the background while PyTorch is imported
         from headway.hardware import keep_freed_memory
-        from headway.predict import Glossary, TranslatorPool
+        from headway.predict.translation.glossary import Glossary
+        from headway.predict.translation.pool import TranslatorPool
         from headway.predict.translation.quality import translation_flags
 
     if shard is not None and text is not None:
@@ -179,7 +180,8 @@ def translate(
         batches, first_line = batches_of_shard(source, shard, workers)
     settings.check()
     terms = None if glossary is None else Glossary.load(glossary)
-    settings = settings.model_copy(update={"device": device_for_workers(device, workers)})
+    if workers > 1:
+        settings = settings.model_copy(update={"device": device_for_workers(device, workers)})
     keep_freed_memory()
     load = partial(settings.load, print_in_main_process)
     report = LineReport(name, on_error, translation_flags, first_line=first_line)
@@ -212,7 +214,7 @@ def _checked_format(
     document_options: Mapping[str, bool],
 ) -> str | None:
     """Return the format of a document, or None for lines. Reject options that apply only to the other kind of input."""
-    found_format = document_format_name(chosen, source, output)
+    found_format = None if chosen == LINES else document_format_name(chosen, source, output)
     if found_format is not None:
         refuse_line_options(found_format, line_options)
     elif given := [name for name, is_given in document_options.items() if is_given]:

@@ -18,7 +18,6 @@ from itertools import accumulate
 
 from headway.errors import LengthError
 from headway.text.normalization import is_blank
-from headway.text.sentences import split_sentences
 
 _CLAUSE = re.compile(r"[,;:–—](?=\s)|[،؛、，；：]")
 _SPACE = re.compile(r"\s+")
@@ -61,6 +60,8 @@ def split_text(
     Raises:
         LengthError: A single character, with its combining marks, is over the limit.
     """
+    from headway.text.sentences import split_sentences  # most texts need no splitting
+
     parts: list[TextPart] = []
     carried = ""
     for sentence in split_sentences(text, language):
