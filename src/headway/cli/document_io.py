@@ -23,8 +23,8 @@ def document_format_name(choice: str, source: Path | None, output: Path | None) 
     """Return the format of the input if it is a document, or None if its lines are translated one by one.
 
     Args:
-        choice: The option ``--document-format``, except "lines". With "auto", the extension of the input decides. Text files (.txt) and
-            standard input are not documents.
+        choice: The option ``--document-format``, except "lines". With "auto", the extension of the input decides. Text
+            files (.txt) and standard input are not documents.
         source: The input file. None means standard input.
         output: The output file. None means standard output.
 
