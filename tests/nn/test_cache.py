@@ -222,7 +222,7 @@ def test_memory_does_not_grow_with_the_number_of_sequences_that_have_left() -> N
 
 
 def test_buffers_are_not_replaced_while_sequences_come_and_go() -> None:
-    cache = KVCache(1, LayerSpec(1, 2, 2), dtype=torch.float32, device=torch.device("cpu"), reads_masked=False)
+    cache = KVCache(1, LayerSpec(1, 2, 2), dtype=torch.float32, device=torch.device("cpu"), masked_must_be_finite=False)
     cache.admit([0, 0], beams=4)
     convert_once = []
     for step in range(400):

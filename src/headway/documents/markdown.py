@@ -480,7 +480,7 @@ def _may_begin_line(word: str) -> bool:
 
 
 class _InlineParser:
-    """Finds the positions of the constructs in a text, which markdown-it itself does not return.
+    """Finds the positions of inline constructs in a text. markdown-it does not return these positions.
 
     Args:
         hidden: The document, in which the constructs that markdown-it does not support are hidden.

@@ -70,7 +70,7 @@ class Int8Backend(TorchBackend):
     """
 
     batch_per_thread = True
-    reads_masked = False
+    masked_must_be_finite = False
     has_single_rows = True
 
     def __init__(self) -> None:

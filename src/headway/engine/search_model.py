@@ -205,8 +205,14 @@ class _ConvertedModel(ABC, Generic[ModelT, StateT]):
         """Return an empty cache for layers with the same head sizes as ``attention``."""
         backend = self._backend
         spec = backend.kv_spec(attention.num_kv_heads, attention.d_key, attention.d_value)
-        dtype, reads_masked = backend.dtype, backend.reads_masked
-        return KVCache(num_layers, spec, dtype=dtype, device=self.device, window=window, reads_masked=reads_masked)
+        return KVCache(
+            num_layers,
+            spec,
+            dtype=backend.dtype,
+            device=self.device,
+            window=window,
+            masked_must_be_finite=backend.masked_must_be_finite,
+        )
 
 
 @dataclass

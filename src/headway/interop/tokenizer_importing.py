@@ -115,7 +115,7 @@ def read_tokenizer_files(folder: Path, family: str) -> ForeignVocabularies:
 
 @dataclass(frozen=True)
 class LanguageModelVocabulary:
-    """The vocabulary of a language model, with the ids in the folder that it was read from.
+    """The vocabulary of a language model, with the ids of the original tokenizer files.
 
     Attributes:
         unknown_id: The id of the unknown token. None if no text needs an unknown token.

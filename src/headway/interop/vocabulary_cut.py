@@ -98,7 +98,10 @@ def choose_tokens(
     """
     config, tokenizers = bundle.model.config, bundle.tokenizers
     if config.kind not in _ROWS:
-        raise ConfigError(f"model.kind = {config.kind!r}: its vocabulary cannot be cut; supported: {', '.join(_ROWS)}")
+        raise ConfigError(
+            f"model.kind = {config.kind!r}: the vocabulary of such a model cannot be reduced; "
+            f"supported: {', '.join(_ROWS)}"
+        )
     distinct = list({id(tokenizer): tokenizer for tokenizer in tokenizers.values()}.values())
     used: list[set[int]] = [set() for _ in distinct]
     unknown = Counter[str]()

@@ -57,8 +57,7 @@ class KVCache:
         device: Device of keys and values.
         window: Number of newest entries that a beam may attend to. None means all. Older entries are reused, so that
             the number of stored entries depends on the window, not on the length.
-        reads_masked: Whether attention reads masked entries and multiplies them by 0, in which case they must be
-            finite.
+        masked_must_be_finite: Whether masked entries must be finite, because attention multiplies them by 0.
 
     Attributes:
         keys: Contiguous keys of all layers (L, P * H, >= C, K).
@@ -83,11 +82,11 @@ class KVCache:
         dtype: torch.dtype,
         device: torch.device,
         window: int | None = None,
-        reads_masked: bool = True,
+        masked_must_be_finite: bool = True,
     ) -> None:
         self.num_layers, self.spec = num_layers, spec
         self.window = window
-        self.reads_masked = reads_masked
+        self.masked_must_be_finite = masked_must_be_finite
         self.keys = torch.empty(num_layers, 0, 0, spec.key_width, dtype=dtype, device=device)
         self.values = torch.empty(num_layers, 0, 0, spec.value_width, dtype=dtype, device=device)
         nothing = torch.empty(0, dtype=torch.long, device=device)
@@ -338,7 +337,7 @@ class KVCache:
         width = int(in_use.sum(1).max()) if in_use.numel() else 0
         kept = (~in_use).to(torch.uint8).argsort(dim=1, stable=True)[:, :width].unsqueeze(1)
         slots = max(slots, self._num_slots if self._num_slots <= 2 * slots else 0)
-        allocate = torch.zeros if self.reads_masked else torch.empty
+        allocate = torch.zeros if self.masked_must_be_finite else torch.empty
         buffers = []
         for by_slot in self._by_slot():
             layers, _, heads, _, head_width = by_slot.shape

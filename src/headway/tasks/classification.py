@@ -112,7 +112,7 @@ class ClassificationObjective(Objective):
     model: ClassificationModel
     prior: Tensor | None
     class_weights: Tensor | None
-    is_per_token: ClassVar[bool] = False
+    reports_perplexity: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -73,7 +73,7 @@ class MaskedLanguageModelObjective(TokenObjective):
     """The cross-entropy of the masked tokens in a batch."""
 
     model: MaskedTransformer
-    is_per_token: ClassVar[bool] = False  # the exponential of the loss is not the perplexity of the text
+    reports_perplexity: ClassVar[bool] = False  # the exponential of the loss is not the perplexity of the text
 
     def inputs(self, batch: TokenBatch) -> tuple[Tensor, ...]:
         """Return the model's input tokens: the masked blocks."""

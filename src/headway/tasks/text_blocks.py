@@ -210,7 +210,7 @@ def _border(store: TokenStore, tokenizer: TextTokenizer, kept: float) -> tuple[i
 
 
 def _before(pieces: Iterator[tuple[str, str]], number: int, character: int) -> Iterator[tuple[str, str]]:
-    """Yield the chunks before a border, the last one up to its last whole line."""
+    """Yield the chunks before a border. The last chunk ends at its last complete line before the border."""
     yield from islice(pieces, number)
     for piece, _ in islice(pieces, 1):
         yield piece[: piece.rfind("\n", 0, character) + 1], ""

@@ -69,7 +69,8 @@ class Objective(nn.Module):
 
     Attributes:
         model: The model to train.
-        is_per_token: Whether the loss is summed over target tokens, so that exp(mean loss) is a perplexity.
+        reports_perplexity: Whether exp(mean loss) is reported as the perplexity. The loss is then summed over target
+            tokens.
         carries_state: Whether each batch starts from the state after the previous batch. Training then uses a single
             process, because the batches of a step depend on each other.
         carried_state: The carried state, as named tensors that are saved in checkpoints. Empty before the first batch,
@@ -77,7 +78,7 @@ class Objective(nn.Module):
     """
 
     model: Model
-    is_per_token: ClassVar[bool] = True
+    reports_perplexity: ClassVar[bool] = True
     carries_state: ClassVar[bool] = False
 
     def __init__(self) -> None:

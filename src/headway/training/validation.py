@@ -43,7 +43,7 @@ def dev_scores(
                     sums[name] = sums.get(name, 0.0) + float(value)
             targets += batch.targets.numel()
     record: Scores = {name: value / max(targets, 1) for name, value in sums.items()}
-    if objective.is_per_token:
+    if objective.reports_perplexity:
         record["perplexity"] = math.exp(min(sums["loss"] / max(targets, 1), 700.0))
     if prepared.num_dev_bytes is not None:
         record["bits_per_byte"] = sums["loss"] / math.log(2) / prepared.num_dev_bytes

@@ -34,9 +34,7 @@ def learn_bpe(
             "include the space before it: ' low'.",
         ),
     ] = None,
-    min_frequency: Annotated[
-        int, typer.Option(min=1, help="Stop if no pair occurs at least this number of times.")
-    ] = 2,
+    min_frequency: Annotated[int, typer.Option(min=1, help="Stop when no pair occurs at least this many times.")] = 2,
     split_digits: Annotated[bool, typer.Option("--split-digits", help="Make each digit a separate word.")] = False,
     output: options.OutputOption = None,
     format_: Annotated[

@@ -65,7 +65,7 @@ class CausalFamily(ModelFamily):
     projection: str = "lm_head.weight"
 
     @property
-    def base_class(self) -> str:
+    def alternative_architecture(self) -> str:
         """Name of the `transformers` class without an output projection."""
         return f"{self.architecture.removesuffix('LMHeadModel').removesuffix('ForCausalLM')}Model"
 

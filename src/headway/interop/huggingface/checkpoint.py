@@ -42,8 +42,8 @@ class ModelFamily(ABC):
 
     @property
     @abstractmethod
-    def base_class(self) -> str:
-        """Name of the `transformers` class without an output projection."""
+    def alternative_architecture(self) -> str:
+        """Name of another `transformers` class that is accepted: the one without the task's output layer."""
 
     @property
     @abstractmethod
@@ -227,7 +227,7 @@ def read_checkpoint_config(folder: Path, families: Mapping[str, FamilyT_co]) -> 
     family = families[model_type]
     checkpoint = Checkpoint(path, config, family)
     architectures = config.get("architectures") or [family.architecture]
-    if family.architecture not in architectures and family.base_class not in architectures:
+    if family.architecture not in architectures and family.alternative_architecture not in architectures:
         raise checkpoint.bundle_error(
             f"architectures = {architectures} is not supported; expected {family.architecture} for {family.title}"
         )

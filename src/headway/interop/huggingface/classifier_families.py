@@ -48,7 +48,7 @@ class ClassifierFamily(ModelFamily):
     ignored: str = r".*position_ids"
 
     @property
-    def base_class(self) -> str:
+    def alternative_architecture(self) -> str:
         """Equal to ``architecture``, because a model without its head is not a classifier."""
         return self.architecture
 

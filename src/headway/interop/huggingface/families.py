@@ -95,8 +95,8 @@ class EncoderDecoderFamily(ModelFamily):
     further_keys: frozenset[str] = _READ | _WITHOUT_EFFECT
 
     @property
-    def base_class(self) -> str:
-        """Name of the `transformers` class without an output projection."""
+    def alternative_architecture(self) -> str:
+        """Name of another `transformers` class that is accepted: the one without the task's output layer."""
         return f"{self.architecture.removesuffix('ForConditionalGeneration').removesuffix('MTModel')}Model"
 
     @property

@@ -50,8 +50,8 @@ class MaskedFamily(ModelFamily):
     ignored: str = r".*position_ids"
 
     @property
-    def base_class(self) -> str:
-        """Name of the `transformers` class for pretraining."""
+    def alternative_architecture(self) -> str:
+        """Name of another `transformers` class that is accepted: the one for pretraining."""
         return self.pretraining_class
 
     @property

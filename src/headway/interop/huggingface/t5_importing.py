@@ -74,7 +74,7 @@ class T5Family(ModelFamily):
     scales_output: bool
 
     @property
-    def base_class(self) -> str:
+    def alternative_architecture(self) -> str:
         """Name of the `transformers` class without an output projection."""
         return self.architecture.replace("ForConditionalGeneration", "Model")
 

@@ -91,7 +91,7 @@ _QUOTES = {
 _DIGITS = re.compile(_DIGIT_GROUPS)
 _SPACE = re.compile(r"(?<![\d$€£¥])\s")  # white space that is not part of a number
 
-_MAX_OPEN = 30  # maximum number of opening marks without a partner so far; earlier marks are treated as text
+_MAX_OPEN = 30  # maximum number of unmatched opening marks; if there are more, the oldest are treated as text
 _FENCE = re.compile(r"\s*(?:```|~~~)")
 _LINE_MARK = re.compile(r"\s*(?:#{1,6}\s+|[-*+]\s+|>\s*)+(?:\[[ xX]\]\s+)?")
 _NUMBERED = re.compile(r"\s*\d+[.)]\s+")

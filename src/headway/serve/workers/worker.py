@@ -58,7 +58,7 @@ _SEARCHING = {"translate_each", translate_to_json, "generate", "stream", "stream
 _SHORT_JOB_BYTES = 4096  # maximum message size of a short job; longer texts take long to compute
 _SWITCH_S = 0.0005  # the interpreter's switch interval, for which the main thread may wait; Python's default is 5 ms
 _TURN_S = 0.005  # a thread that has computed for this time pauses if the main thread has work
-_CANCEL_S = 1.0  # a canceled job in a thread that has not ended after this time is ended by an exception
+_CANCEL_S = 1.0  # if the thread of a canceled job still runs after this time, it is ended by an exception
 
 
 @runtime_checkable

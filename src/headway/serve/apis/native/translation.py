@@ -305,7 +305,7 @@ def add_routes(api: APIRouter, service: Service) -> None:
 
 
 class DirectTranslation:
-    """A route for translation that bypasses FastAPI, whose request parsing takes as long as all other preparation.
+    """A translation route that bypasses FastAPI, whose request parsing takes as long as all other preparation.
 
     Bodies that cannot be parsed here are passed to the FastAPI application, which reports the errors.
     """
