@@ -22,13 +22,18 @@ class ResultCache:
         self.num_bytes = 0
         self.num_hits = 0
 
+    @property
+    def is_enabled(self) -> bool:
+        """Whether results are stored."""
+        return self._max_bytes > 0
+
     def keys(self, inputs: Sequence[Any], *shared: Any) -> list[bytes]:
         """Return the cache key of each input.
 
         The keys also depend on ``shared``, the values that all inputs have in common. If the cache is disabled, all
         keys are empty.
         """
-        if not self._max_bytes:
+        if not self.is_enabled:
             return [b""] * len(inputs)
         beginning = hashlib.sha256(pickle.dumps(shared)).digest()
         return [hashlib.sha256(beginning + pickle.dumps(item)).digest() for item in inputs]
@@ -44,7 +49,7 @@ class ResultCache:
 
     def put(self, key: bytes, result: Any) -> None:
         """Store a result, unless it is larger than the whole cache."""
-        if not self._max_bytes:
+        if not self.is_enabled:
             return
         data = pickle.dumps(result)
         self.num_bytes -= len(self._results.pop(key, b""))

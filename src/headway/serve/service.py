@@ -357,7 +357,7 @@ class Service:
             shared = (
                 direction.model,
                 direction.language_arguments,
-                [step.cache_key() for step in steps],
+                [step.cache_key() for step in steps] if cache.is_enabled else [],
                 arguments,
                 function,
             )
@@ -399,15 +399,17 @@ class Service:
                 with suppress(UnknownLanguageError, UnknownModelError):
                     named = None if model is None else self.find_model(model, "translates")
                     models.add(self.directions.find(source, target, named).model)
-        steps = {step.cache_key(): step for translating in models for step in self._steps(translating, options)}
+        steps = [step for translating in models for step in self._steps(translating, options)]
         detected_targets = {target for source, target in languages if source == "auto"}
         for candidate in self.models_that("translates"):
             if model in (None, candidate.name) and any(
                 self.directions.may_use(candidate, target) for target in detected_targets
             ):
                 with suppress(ConfigError):  # translate raises it if a text is in a language of this model
-                    steps |= {step.cache_key(): step for step in self._steps(candidate, options)}
-        return _largest_cost([*steps.values()] or [options], texts, entries, has_glossary=has_glossary)
+                    steps += self._steps(candidate, options)
+        if len(steps) > 1:  # most steps of many models are equal, and a cost may take longer than a key
+            steps = [*{step.cache_key(): step for step in steps}.values()]
+        return _largest_cost(steps or [options], texts, entries, has_glossary=has_glossary)
 
     def _steps(self, model: ModelInfo | PivotModels, options: TranslateOptions) -> list[TranslateOptions]:
         """Return the options of a translation, completed with the model's search settings.
