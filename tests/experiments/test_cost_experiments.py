@@ -1,4 +1,4 @@
-"""Layer costs, and no peeking."""
+"""The costs of layers and of models, and no peeking."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 import torch
 from pictures import assert_legible
 
-from headway.experiments import layer_costs, load_experiment, no_peeking
-from headway.experiments.experiment import Numbers
+from headway.experiments import layer_costs, load_experiment, model_costs, no_peeking
+from headway.experiments.experiment import Numbers, Settings
 from headway.experiments.figures import figure_style
 from headway.experiments.layer_measurements import (
     LAYER_KINDS,
@@ -26,13 +26,14 @@ from headway.experiments.layer_measurements import (
     table1_ops,
     time_layers,
 )
+from headway.experiments.model_measurements import TEST, read_pairs
 from headway.experiments.verdicts import Verdict, settle
 from headway.nn.attention import attention_weights
 
 pytest_plugins = ["quick_form"]  # the fixtures of that file
 
 HOLDS, FAILS, OPEN = "holds exactly", "does not hold", "not decidable here"
-NAMES = ("layer-costs", "no-peeking")
+NAMES = ("layer-costs", "model-costs", "no-peeking")
 
 
 def verdicts(name: str, numbers: Numbers) -> tuple[Verdict, ...]:
@@ -129,6 +130,18 @@ def _growth(restricted: float, whole: float) -> Callable[[Any], None]:
     return change
 
 
+def _grid(recurrent: float, transformer: float, bytes_: float) -> Callable[[Any], None]:
+    """Long sequences take these multiples of the time and the memory of short ones, at an equal number of tokens."""
+
+    def change(numbers: Any) -> None:
+        for row in numbers["grid"]:
+            slower = recurrent if row["model"] == model_costs.ATTENDING else transformer
+            is_long = row["n"] == 32
+            row |= {"seconds": [slower if is_long else 1.0] * 6, "bytes": bytes_ if is_long else 1.0}
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("name", "claim", "change", "outcome"),
     [
@@ -151,6 +164,13 @@ def _growth(restricted: float, whole: float) -> Callable[[Any], None]:
         ("layer-costs", 7, _scores(1.9, 2.0), OPEN),
         ("layer-costs", 7, _scores(0.9, 2.0), "opposite here"),
         ("layer-costs", 7, _scores(3.0, 0.9), "opposite here"),
+        ("model-costs", 0, _grid(3.0, 1.5, 1.0), "reproduced"),
+        ("model-costs", 0, _grid(1.5, 3.0, 1.0), "opposite here"),
+        ("model-costs", 0, _grid(3.0, 3.0, 1.0), OPEN),
+        ("model-costs", 1, _grid(1.0, 1.0, 1.2), HOLDS),
+        ("model-costs", 1, _grid(1.0, 1.0, 1.05), FAILS),
+        ("model-costs", 2, _grid(1.0, 1.0, 1.2), HOLDS),
+        ("model-costs", 2, _grid(1.0, 1.0, 1.05), FAILS),
         ("no-peeking", 0, _leak("Transformer", "earlier", 0.01), FAILS),
         ("no-peeking", 0, _leak(no_peeking.NO_CAUSAL, "earlier", 0.0), OPEN),
         ("no-peeking", 0, _leak("Transformer", "later", 0.0), OPEN),
@@ -169,6 +189,38 @@ def test_numbers_that_decide(
 def test_a_range_of_equal_numbers_is_one_number() -> None:
     assert layer_costs._range([2.0, 2.0000001]) == "2"
     assert layer_costs._range([0.5, 0.125]) == "0.125 to 0.5"
+
+
+class TestModelCosts:
+    def test_the_baseline_costs_what_it_costs(self, measured: dict[str, Numbers]) -> None:
+        costs = measured["model-costs"]["costs"]
+        assert costs["baseline"]["step"][0] == costs["baseline"]["memory"] == 1
+        assert costs["recurrent-additive"]["search"] == "float32"  # only Transformers have an int8 search
+
+    def test_variants_that_cost_the_same_are_measured_once(self) -> None:
+        names = [variant.name for variant in model_costs.variants_with_costs()]
+        assert names[0] == "baseline"
+        assert {"1-head", "words", "float32", "batch-1024", "recurrent-additive"} <= {*names}
+        assert not {"no-dropout", "ema", "baseline-tuned", "rotary-2300-steps", "news-best"} & {*names}
+
+    def test_a_variant_without_a_row_has_empty_columns(self) -> None:
+        row = {"step": [2.0, 1.5, 2.5], "decoding": [1.0, 0.9, 1.1], "memory": 3.0, "search": "int8", "weights": 7}
+        filled, empty = model_costs.cost_columns(row), model_costs.cost_columns(None)
+        assert filled["time of a step"] == "2 [1.5, 2.5]"
+        assert list(filled) == list(empty)
+        assert set(empty.values()) == {None}
+
+    @pytest.mark.slow
+    def test_the_search_translates_to_the_lengths_of_the_references(self, quick_settings: Settings) -> None:
+        (corpus,) = quick_settings.work_folder.glob("pairs-*")
+        baseline = model_costs.variants_with_costs()[0]
+        model = model_costs.UntrainedModel(baseline, corpus, quick_settings.work_folder)
+        pairs = read_pairs(corpus, TEST)
+        with torch.inference_mode():
+            _, search = model.search(pairs)
+            found = [len(hypotheses[0].tokens) for hypotheses in search()]
+        assert found == [len(model.tokenizers.target.encode(target)) for _, target in pairs]
+        assert len(set(found)) > 1
 
 
 class TestLayers:

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from paper_page import SOURCES, decision, page
+from paper_page import SOURCES, choices_page, decision, page
 
 from headway.experiments import EXPERIMENT_NAMES, load_experiment
 
@@ -43,8 +43,9 @@ def test_a_statement_has_the_opposite_verdict_of_its_opposite() -> None:
     assert decision("opposite of test tests/nn/test_blocks.py::test_post_norm_by_formula")[0] == "does not hold"
 
 
-def test_the_page_is_up_to_date() -> None:
+def test_the_pages_are_up_to_date() -> None:
     assert (ROOT / "docs" / "paper.md").read_text(encoding="utf-8") == page(TEXTS)
+    assert (ROOT / "docs" / "choices.md").read_text(encoding="utf-8") == choices_page()
 
 
 def test_every_experiment_on_the_paper_is_named() -> None:

@@ -21,6 +21,7 @@ EXPERIMENT_NAMES = (
     "position-picture",
     "no-peeking",
     "layer-costs",
+    "model-costs",
     "depth",
     "synthetic-tasks",
     "choices",

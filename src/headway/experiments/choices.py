@@ -34,6 +34,7 @@ from matplotlib.figure import Figure
 from headway.experiments.corpus import MULTI30K, find_data
 from headway.experiments.experiment import Claim, Numbers, Settings, read_declarations
 from headway.experiments.figures import label, subplots
+from headway.experiments.model_costs import cost_columns
 from headway.experiments.model_measurements import TEST, Array, read_pairs
 from headway.experiments.pool import VARIANTS, PoolRun, all_runs, core_hours, speeds_of
 from headway.experiments.pool_runs import PoolFolder, PoolRecord
@@ -125,7 +126,6 @@ def measure(settings: Settings) -> Numbers:
         {"variant": name, "seed": record["seed"], "rate": record["rate"], "engine": record["engine"][:12]}
         | {"diverged": record["diverged"], "processor": record["starts"][-1]["processor"]}
         | {"seconds_per_step": record["cpu_seconds_per_step"]}
-        | {"int8_seconds": (record.get("measured", {}).get("int8") or {}).get("seconds")}
         | {"values": {key: STATISTICS[key].value(values.sum(0)) for key, values in found.items()}}
         for name in _VARIANT
         for record, found in zip(records[name], rows[name], strict=True)
@@ -136,6 +136,7 @@ def measure(settings: Settings) -> Numbers:
         sides = [[found[key] for found in rows[name] if key in found] for name in claim.sides]
         if all(sides):
             effects[claim.key] = astuple(_seed_effect(claim, runs)), _sampling_error(claim, sides)
+    costs = {} if settings.quick else settings.stored_numbers("model-costs").get("costs", {})
     table = [
         {"variant": name, "recorded": len(records[name]), "planned": variant.seeds}
         | {
@@ -144,13 +145,13 @@ def measure(settings: Settings) -> Numbers:
                 ("loss", "loss (nats per token)"),
                 ("bleu", "BLEU"),
                 ("error", "error (%)"),
-                ("seconds_per_step", "core seconds per step"),
-                ("int8_seconds", "core seconds to translate the test set (int8, beam 4)"),
             )
         }
+        | cost_columns(costs.get(name))
         for name, variant in _VARIANT.items()
     ]
-    return {"runs": runs, "effects": effects, "tables": {"Variants: recorded runs, and means of the test set": table}}
+    caption = "Variants: recorded runs, means of the test set, and costs as multiples of the baseline's (model-costs)"
+    return {"runs": runs, "effects": effects, "tables": {caption: table}}
 
 
 def _values(runs: Sequence[Mapping[str, Any]], variant: str, key: str) -> list[float]:

@@ -16,26 +16,31 @@ each of these vectors to the result of its query.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.functional import jacobian
 from torch.nn import functional as F
 
 from headway.experiments.experiment import Claim, Numbers, Settings, read_declarations
 from headway.experiments.figures import bars, heat_map, label, subplots
+from headway.experiments.layer_measurements import make_layer
 from headway.experiments.verdicts import Verdict, decide
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.attention import MultiHeadAttention, attention_weights, scaled_dot_product_attention
 from headway.nn.blocks import FeedForward
 from headway.nn.dropout import Dropout
 from headway.nn.loss import label_smoothed_cross_entropy
+from headway.nn.masks import Causal
 
 EXACT = 1e-5  # a difference in float32 that is rounding
 LAYERS = 24  # layers of attention without anything else
-_WORDS = 40  # vocabulary
-_STACK = {"d_model": 32, "num_heads": 4, "d_ff": 64, "dropout": 0.0, "encoder_layers": 2, "decoder_layers": 2}
+_WORDS, _WIDTH = 40, 32  # vocabulary, width
+_STACK = {"d_model": _WIDTH, "num_heads": 4, "d_ff": 64, "dropout": 0.0, "encoder_layers": 2, "decoder_layers": 2}
 
 TITLE = "What a computation decides"
 CHECKS = read_declarations("claims.toml")["exact-checks"]
@@ -200,24 +205,52 @@ def _dropout() -> Values:
     return {"mean": float(dropped.mean()), "variance": float(dropped.var()), "expected": 0.1 / 0.9}
 
 
+def _after(layer: Callable[[Tensor], Tensor], distances: Tensor) -> Tensor:
+    """Return the distances (positions x sources) of a layer's results, from those of its inputs and its gradients."""
+    x, direction = torch.randn(1, len(distances), _WIDTH), torch.randn(_WIDTH)
+    gradients: Tensor = jacobian(lambda x: layer(x)[0] @ direction, x)  # type: ignore[no-untyped-call]
+    depends = gradients.abs().sum((1, 3)) > 0
+    return 1 + torch.where(depends[:, :, None], distances, math.inf).amin(1)
+
+
+@torch.inference_mode(mode=False)
+def _paths() -> Values:
+    """Search for the shortest path between a source and a target position, in blocks and in steps of cells."""
+    model = Transformer(TransformerConfig.parse(_STACK, "exact-checks"), _WORDS, _WORDS).requires_grad_(False)
+    cell, attention, result = nn.GRUCell(_WIDTH, _WIDTH), MultiHeadAttention(_WIDTH, 4), Values()
+    step = lambda x: cell(x[:, 0], x[:, 1]).unsqueeze(1)  # noqa: E731
+    attend = lambda x: attention(x[:, :1], x[:, 1:])  # noqa: E731
+    decode = lambda block, x: block(*reversed(x.chunk(2, 1)), Causal())  # noqa: E731
+    for n in (8, 32):
+        sources, unreached = torch.where(torch.eye(n).bool(), 0.0, math.inf), torch.full((n, n), math.inf)
+        states = [unreached[:1]]
+        for source in sources:
+            states.append(_after(step, torch.stack([source, states[-1][0]])))
+        memory = torch.cat(states[1:])
+        fixed = attending = states[-1]
+        for _ in range(n):
+            fixed = _after(step, torch.cat([states[-1], fixed]))
+            attending = _after(step, torch.cat([_after(attend, torch.cat([attending, memory])), attending]))
+        encoded, decoded, convolved = sources, unreached, sources
+        for block in model.encoder.blocks:
+            encoded = _after(block, encoded)
+        for block in model.decoder.blocks:
+            decoded = _after(partial(decode, block), torch.cat([encoded, decoded]))
+        while not convolved[-1, 0].isfinite():
+            convolved = _after(make_layer("convolution", _WIDTH), convolved)
+        found = {"fixed": (fixed, n + 1), "attending": (attending, 3), "blocks": (decoded, 3)}
+        for name, (distances, expected) in {**found, "convolved": (convolved[-1:], math.ceil((n - 1) / 2))}.items():
+            longest = float(distances.max())
+            off = max(result.get(f"{name}_off", 0.0), abs(longest - expected))
+            result |= {f"{name}_{n}": longest, f"{name}_off": off}
+    return result
+
+
 COMPUTATIONS = (
-    _single_query,
-    _three_vectors,
-    _cross_attention,
-    _convolution,
-    _three_projections,
-    _any_length,
-    _unmasked_padding,
-    _large_negative,
-    _scaled_by_length,
-    _closeness,
-    _order,
-    _misplaced_mask,
-    _one_at_a_time,
-    _collapse,
-    _divergence,
-    _dropout,
-)
+    _single_query, _three_vectors, _cross_attention, _convolution, _three_projections, _any_length, _unmasked_padding,
+    _large_negative, _scaled_by_length, _closeness, _order, _misplaced_mask, _one_at_a_time, _collapse, _divergence,
+    _dropout, _paths,
+)  # fmt: skip
 
 
 @torch.inference_mode()

@@ -16,7 +16,7 @@ import json
 import platform
 import time
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -32,7 +32,7 @@ from headway.data.store import ContentHashes, fingerprint
 from headway.errors import DataError
 from headway.experiments.code_hash import code_hash, engine_hash
 from headway.experiments.figures import figure_style
-from headway.experiments.verdicts import Tested, Verdict, settle
+from headway.experiments.verdicts import Tested, Verdict, decide, settle
 from headway.hardware import processor_name
 from headway.inspection.picture_files import save_picture
 from headway.storage import atomic_write_text
@@ -68,7 +68,13 @@ def read_declarations(name: str) -> dict[str, Any]:
 
 def read_claims(name: str) -> tuple[Claim, ...]:
     """Return the claims of an experiment, in ``claims.toml``."""
-    return tuple(Claim(*row) for row in read_declarations("claims.toml")[name])
+    return tuple(Claim(*row[:3]) for row in read_declarations("claims.toml")[name])
+
+
+def decide_claims(name: str, values: Numbers, *decisions: Mapping[str, bool]) -> tuple[Verdict, ...]:
+    """Return a verdict on each claim in ``claims.toml``: its words with ``values``, and the arguments of ``decide``."""
+    rows = zip(read_declarations("claims.toml")[name], decisions, strict=True)
+    return tuple(decide(row[3].format(**values), **decision) for row, decision in rows)
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,11 @@ class Settings:
         atomic_write_text(path, json.dumps(numbers, indent=1) + "\n")
         return numbers
 
+    def stored_numbers(self, name: str) -> Numbers:
+        """Return the numbers of another experiment in the output folder, in which the pool is, or none."""
+        path = self.pool_folder.parent / f"{name}.json" if self.pool_folder else None
+        return dict(_read(path)["numbers"]) if path and path.is_file() else {}
+
     def content_hash(self, *paths: Path) -> str:
         """Return a hash of the contents of files, and of folders with their file names. Missing paths are ignored."""
         hashes, entries = ContentHashes(self.work_folder / "inputs.json"), list[tuple[str, str]]()
@@ -127,7 +138,7 @@ class Experiment:
         explain: Function that returns another paragraph of the report, for results that are not in verdicts, tables or
             figure.
         data_files: The files below ``settings.data_folder`` that the full version reads. Empty if it needs no data.
-        reads_pool: Whether the experiment reads the records of the pool in ``settings.pool_folder``.
+        reads_pool: Whether the experiment reads the pool's records in ``settings.pool_folder`` and its models' costs.
     """
 
     name: str
@@ -223,7 +234,7 @@ def _how(experiment: Experiment, settings: Settings) -> dict[str, Any]:
         "seeds": list(settings.seeds),
         "code": code_hash(experiment.measure),
         "data": None if data is None else settings.content_hash(*(data / name for name in experiment.data_files)),
-        "pool": settings.content_hash(pool) if pool else None,
+        "pool": fingerprint(settings.content_hash(pool), settings.stored_numbers("model-costs")) if pool else None,
     }
 
 

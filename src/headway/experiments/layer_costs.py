@@ -44,7 +44,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from headway.engine.accelerate import accelerate
-from headway.experiments.experiment import Numbers, Settings
+from headway.experiments.experiment import Numbers, Settings, decide_claims
 from headway.experiments.figures import bars, heat_map, label, plot_lines, shared_legend, subplots
 from headway.experiments.layer_measurements import (
     KERNEL_SIZE,
@@ -58,7 +58,7 @@ from headway.experiments.layer_measurements import (
     table1_ops,
     time_layers,
 )
-from headway.experiments.verdicts import Verdict, decide, median_interval
+from headway.experiments.verdicts import Verdict, median_interval
 from headway.nn.attention import MultiHeadAttention
 
 CORE, WHOLE, RECURRENT, CONVOLUTION, RESTRICTED = LAYER_KINDS
@@ -84,6 +84,9 @@ SCORES: dict[str, dict[str, Any]] = {
 }
 MIN_TIME_RATIO = 2.0  # "much faster" means at most half the time; 10 % could be reversed on another machine
 MIN_MEMORY_RATIO = 1.1  # "more space-efficient" means at least a tenth less; memory does not vary between runs
+
+Judged = tuple[dict[str, Any], dict[str, bool]]
+"""Values of a verdict's words, and the arguments of ``decide``."""
 
 TITLE = "What a layer costs"
 
@@ -149,50 +152,39 @@ def _exponent(values: Mapping[str, float]) -> float:
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge the claims by counts, graph depths, path lengths, costs for n < d, the growth of memory, and scores."""
+    parts = [_judge_counts(numbers), _judge_order(numbers), _judge_operations(numbers["counts"], CORE, "core")]
+    parts += (_judge_times(numbers["times"]), _judge_operations(numbers["counts"], WHOLE, "whole"))
+    parts += (_judge_restricted(numbers), _judge_memory(numbers["kept"]), _judge_scores(numbers))
+    values = {key: value for part, _ in parts for key, value in part.items()}
+    return decide_claims("layer-costs", values, *(decision for _, decision in parts))
+
+
+def _judge_counts(numbers: Numbers) -> Judged:
     counts = numbers["counts"]
-    return (
-        _judge_counts(counts),
-        _judge_order(numbers["depths"], numbers["paths"]),
-        _judge_operations(counts, CORE, "the layer of table 1 (n²·d against n·d²)"),
-        _judge_times(numbers["times"]),
-        _judge_operations(counts, WHOLE, "the whole layer (with 4·n·d² for its projections)"),
-        _judge_restricted(numbers["times"], numbers["kept"]),
-        _judge_memory(numbers["kept"]),
-        _judge_scores(numbers["milliseconds"], numbers["mebibytes"]),
-    )
-
-
-def _judge_counts(counts: list[dict[str, Any]]) -> Verdict:
     ratios = {kind: [row["counted"] / row["formula"] for row in counts if row["layer"] == kind] for kind in LAYER_KINDS}
     worst = max(max(kind_ratios) / min(kind_ratios) for kind_ratios in ratios.values())
     constants = ", ".join(f"{kind} {kind_ratios[0]:.3g}" for kind, kind_ratios in ratios.items())
-    return decide(
-        f"the ratio of counted multiplications to the formula varies over n and d by a factor of {worst:.3g} "
-        f"({constants}). The formula of the whole layer includes 2·n·d² for its projections",
-        supported=worst < 1.1,
-    )
+    return {"worst": worst, "constants": constants}, {"supported": worst < 1.1}
 
 
-def _judge_order(depths: dict[str, dict[str, int]], paths: dict[str, dict[str, int]]) -> Verdict:
+def _judge_order(numbers: Numbers) -> Judged:
+    depths, paths = numbers["depths"], numbers["paths"]
     recurrent = _exponent(depths[RECURRENT])
     others = max(abs(_exponent(by_length)) for kind, by_length in depths.items() if kind != RECURRENT)
-    n = int(list(paths[RECURRENT])[-1])
-    off = max(abs(paths[kind][str(n)] - length(n)) for kind, length in PATHS.items())
-    return decide(
-        f"at n = {n}, the first input reaches the last output after "
-        f"{', '.join(f'{paths[kind][str(n)]} ({kind})' for kind in PATHS)} layers or steps. The depth of the graph "
-        f"grows with n^{recurrent:.2f} for the recurrent layer and with n^{others:.2f} at most for the others",
-        supported=recurrent > 0.8 and others < 0.2 and off <= 1.01,
-    )
+    n = list(paths[RECURRENT])[-1]
+    off = max(abs(paths[kind][n] - length(int(n))) for kind, length in PATHS.items())
+    values = {"n": n, "paths": ", ".join(f"{paths[kind][n]} ({kind})" for kind in PATHS)}
+    values |= {"recurrent": recurrent, "others": others}
+    return values, {"supported": recurrent > 0.8 and others < 0.2 and off <= 1.01}
 
 
-def _judge_operations(counts: list[dict[str, Any]], kind: str, words: str) -> Verdict:
+def _judge_operations(counts: list[dict[str, Any]], kind: str, name: str) -> Judged:
     """Compare a layer's number of multiplications with the recurrent layer's."""
     multiplications = {(row["layer"], row["n"], row["d"]): row["counted"] for row in counts}
     ratios = {(n, d): multiplications[kind, n, d] / multiplications[RECURRENT, n, d] for _, n, d in multiplications}
     below, above = ([ratio for (n, d), ratio in ratios.items() if (n < d) is side] for side in (True, False))
-    reason = f"{words} takes {_range(below)} times the multiplications of the recurrent layer if n < d, and "
-    return decide(f"{reason}{_range(above)} times otherwise", supported=max(below) < 1, refuted=min(below) >= 1)
+    values = {f"{name}_below": _range(below), f"{name}_above": _range(above)}
+    return values, {"supported": max(below) < 1, "refuted": min(below) >= 1}
 
 
 def _range(values: list[float]) -> str:
@@ -200,62 +192,48 @@ def _range(values: list[float]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _judge_times(times: list[dict[str, Any]]) -> Verdict:
+def _judge_times(times: list[dict[str, Any]]) -> Judged:
     below, above = [[row for row in times if row["n < d"] is side] for side in (True, False)]
-    (core, beyond), whole = (
+    (core, beyond), (whole, whole_beyond) = (
         [fmean(row[kind] < row[RECURRENT] for row in rows) for rows in (below, above)] for kind in (CORE, WHOLE)
     )
-    longest, ratios = max(row["n"] for row in times), [row[RECURRENT] / row[CORE] for row in below]
-    reason = (
-        f"the layer of table 1 is faster in {core:.0%} of the measured pairs with n < d (by a factor of "
-        f"{min(ratios):.2g} to {max(ratios):.2g}) and in {beyond:.0%} of the others, up to n = {longest}; the whole "
-        f"layer in {whole[0]:.0%} and {whole[1]:.0%}"
-    )
-    if core >= 0.95 and beyond > 0.5:
-        reason += ". So n = d is not the length at which recurrence becomes faster"
-    return decide(reason, supported=core >= 0.95, refuted=core < 0.5, exact=False)
+    ratios = [row[RECURRENT] / row[CORE] for row in below]
+    values = {"core": core, "beyond": beyond, "whole": whole, "whole_beyond": whole_beyond}
+    values |= {"least": min(ratios), "most": max(ratios), "longest": max(row["n"] for row in times)}
+    is_no_border = core >= 0.95 and beyond > 0.5
+    so = ". So n = d is not the length at which recurrence becomes faster" if is_no_border else ""
+    return {**values, "so": so}, {"supported": core >= 0.95, "refuted": core < 0.5, "exact": False}
 
 
-def _judge_restricted(times: list[dict[str, Any]], kept: Mapping[str, Mapping[str, float]]) -> Verdict:
+def _judge_restricted(numbers: Numbers) -> Judged:
+    times, kept = numbers["times"], numbers["kept"]
     width = max(row["d"] for row in times)
     grows = {
         kind: (_exponent({str(row["n"]): row[kind] for row in times if row["d"] == width}), _exponent(kept[kind]))
         for kind in (CORE, RESTRICTED)
     }
-    reason = "; ".join(f"{kind}: time n^{time:.2f}, memory n^{memory:.2f}" for kind, (time, memory) in grows.items())
-    return decide(
-        f"between the two largest n, with r = {WINDOW} and d = {width}: {reason}",
-        supported=max(grows[RESTRICTED]) <= LINEAR < SQUARE <= min(grows[CORE]),
-        refuted=max(grows[RESTRICTED]) >= SQUARE,
-        exact=False,
-    )
+    growth = "; ".join(f"{kind}: time n^{time:.2f}, memory n^{memory:.2f}" for kind, (time, memory) in grows.items())
+    restricted = max(grows[RESTRICTED])
+    decision = {"supported": restricted <= LINEAR < SQUARE <= min(grows[CORE]), "refuted": restricted >= SQUARE}
+    return {"window": WINDOW, "width": width, "growth": growth}, {**decision, "exact": False}
 
 
-def _judge_memory(kept: Mapping[str, Mapping[str, float]]) -> Verdict:
+def _judge_memory(kept: Mapping[str, Mapping[str, float]]) -> Judged:
     plain, fused = _exponent(kept[CORE]), _exponent(kept[FUSED])
-    reason = (
-        f"at the largest n, memory grows with n^{plain:.2f} if all weights are stored, and with n^{fused:.2f} in a "
-        "fused kernel with the same result"
-    )
     least = min(plain, fused)
-    if least <= 1.3:
-        reason += ". Attention can be computed without storing them"
-    return decide(reason, supported=least > 1.7, refuted=least <= 1.3)
+    without = ". Attention can be computed without storing them" if least <= 1.3 else ""
+    return {"plain": plain, "fused": fused, "without": without}, {"supported": least > 1.7, "refuted": least <= 1.3}
 
 
-def _judge_scores(milliseconds: Mapping[str, list[float]], mebibytes: Mapping[str, float]) -> Verdict:
+def _judge_scores(numbers: Numbers) -> Judged:
     """Compare times within each round, in which the load is similar."""
+    milliseconds, mebibytes = numbers["milliseconds"], numbers["mebibytes"]
     ratios = [slow / fast for slow, fast in zip(milliseconds[ADDITIVE], milliseconds[PAPER], strict=True)]
-    low, high = median_interval(ratios)
-    memory = mebibytes[ADDITIVE] / mebibytes[PAPER]
-    return decide(
-        f"additive attention takes {median(ratios):.3g} [{low:.3g}, {high:.3g}] times as long as the scaled dot "
-        f"product (median over rounds; {MIN_TIME_RATIO:g} or more counts as much slower) and {memory:.3g} times as "
-        f"much memory for the backward pass ({MIN_MEMORY_RATIO:g} or more counts)",
-        supported=low > MIN_TIME_RATIO and memory > MIN_MEMORY_RATIO,
-        refuted=high < 1 or memory < 1,
-        exact=False,
-    )
+    (low, high), memory = median_interval(ratios), mebibytes[ADDITIVE] / mebibytes[PAPER]
+    values = {"ratio": median(ratios), "low": low, "high": high, "memory": memory}
+    values |= {"min_time": MIN_TIME_RATIO, "min_memory": MIN_MEMORY_RATIO}
+    is_better = low > MIN_TIME_RATIO and memory > MIN_MEMORY_RATIO
+    return values, {"supported": is_better, "refuted": high < 1 or memory < 1, "exact": False}
 
 
 def draw(numbers: Numbers) -> Figure:

@@ -25,9 +25,9 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from headway.experiments.experiment import Numbers, Settings
+from headway.experiments.experiment import Numbers, Settings, decide_claims
 from headway.experiments.figures import heat_map, label, subplots
-from headway.experiments.verdicts import Verdict, decide
+from headway.experiments.verdicts import Verdict
 from headway.nn.positions import sinusoids
 
 BASE = 10000.0
@@ -112,18 +112,9 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     off = max(max(abs(values[0] - 1), abs(values[-1] / BASE - 1)) for values in waves.values())
     if off >= 0.01:
         ends += ". The last exponent is (d−2)/d, not 1, so the upper end is never reached"
-    return (
-        decide(
-            f"R_k PE(pos) differs from PE(pos+k) by at most {exact:.1g}, and by {single:.1g} with a model's float32 "
-            "table",
-            supported=exact < 1e-9 and single < 1e-4,
-        ),
-        decide(
-            f"within each width, the ratio of neighboring wavelengths is constant up to {uneven:.1g}",
-            supported=uneven < 1e-5,
-        ),
-        decide(ends, supported=off < 0.01),
-    )
+    values = {"exact": exact, "single": single, "uneven": uneven, "ends": ends}
+    supported = (exact < 1e-9 and single < 1e-4, uneven < 1e-5, off < 0.01)
+    return decide_claims("linear-shift", values, *({"supported": holds} for holds in supported))
 
 
 def draw(numbers: Numbers) -> Figure:

@@ -26,9 +26,9 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from headway.experiments.experiment import Numbers, Settings
+from headway.experiments.experiment import Numbers, Settings, decide_claims
 from headway.experiments.figures import heat_map, label, plot_lines, subplots
-from headway.experiments.verdicts import Verdict, decide
+from headway.experiments.verdicts import Verdict
 from headway.nn.dropout import Dropout
 from headway.nn.positions import SinusoidalPositions
 
@@ -94,27 +94,12 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     nearest, spread, positions = numbers["nearest"], numbers["likeness_spread"], numbers["positions"]
     whole, dropped = (numbers["told"][INPUT_KINDS[1]][str(rate)] for rate in (0.0, PAPER_DROPOUT))
     lost = [before - after for before, after in zip(whole["right"], dropped["right"], strict=True)]
-    return (
-        decide(
-            f"the distance between the two closest of {positions} encodings is {nearest:.3f} (each has a length of "
-            f"{(WIDTH / 2) ** 0.5:.0f})",
-            supported=nearest > 0.01,
-        ),
-        decide(
-            f"at a fixed distance the dot product of two encodings varies by at most {spread:.1g} "
-            f"(it is {numbers['likeness'][0]:.0f} at distance 0)",
-            supported=spread < 1e-3,
-        ),
-        decide(
-            f"{fmean(whole['right']):.1%} of {positions} positions can be identified from the sum without dropout, and "
-            f"{fmean(dropped['right']):.1%} with dropout of {PAPER_DROPOUT} ({fmean(dropped['near']):.1%} within "
-            f"{NEAR_DISTANCE} positions). The loss is {fmean(lost):.1%}, and at most {max(lost):.1%} in any seed "
-            f"({MAX_LOST_SHARE:.0%} would be large). Guessing identifies {1 / positions:.2%}",
-            supported=max(lost) < MAX_LOST_SHARE,
-            refuted=min(lost) > MAX_LOST_SHARE,
-            exact=False,
-        ),
-    )
+    values = {"nearest": nearest, "spread": spread, "positions": positions, "likeness": numbers["likeness"][0]}
+    values |= {"whole": fmean(whole["right"]), "dropped": fmean(dropped["right"]), "near": fmean(dropped["near"])}
+    values |= {"dropout": PAPER_DROPOUT, "distance": NEAR_DISTANCE, "lost": fmean(lost), "most": max(lost)}
+    values |= {"length": (WIDTH / 2) ** 0.5, "large": MAX_LOST_SHARE, "guessed": 1 / positions}
+    hides = {"supported": max(lost) < MAX_LOST_SHARE, "refuted": min(lost) > MAX_LOST_SHARE, "exact": False}
+    return decide_claims("position-picture", values, {"supported": nearest > 0.01}, {"supported": spread < 1e-3}, hides)
 
 
 def draw(numbers: Numbers) -> Figure:

@@ -28,9 +28,9 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from headway.experiments.experiment import Numbers, Settings
+from headway.experiments.experiment import Numbers, Settings, decide_claims
 from headway.experiments.figures import label, shared_legend, subplots
-from headway.experiments.verdicts import Verdict, decide
+from headway.experiments.verdicts import Verdict
 from headway.inspection.picture_files import MARKERS
 
 WIDTHS = (1, 4, 16, 64, 256, 1024)
@@ -98,29 +98,16 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     spread = float((gradients["with"][2:].max(0) / gradients["with"][2:].min(0)).max())
     ratio = scaled["gradient"][-1] / max(plain["gradient"][-1], 1e-300)
     times = f"{ratio:.3g} times" if ratio < 1e4 else f"10^{math.log10(ratio):.0f} times"
-    return (
-        decide(
-            f"the mean divided by √d_k is at most {off:.2g} (standard error up to {error:.2g}); variance / d_k ranges "
-            f"from {min(ratios):.3f} to {max(ratios):.3f} over d_k = {widths[0]} to {widths[-1]}",
-            supported=max(off, *(abs(ratio - 1) for ratio in ratios)) < 4 * error,
-            exact=False,
-        ),
-        decide(
-            f"the median norm of the softmax's Jacobian at d_k = {widths[-1]} is {fmean(falls):.2g} of its maximum; "
-            f"for {plain['vanished'][-1]:.0%} of the queries the norm is below 0.001",
-            supported=max(falls) < 0.01,
-            refuted=min(falls) > 0.5,
-            exact=False,
-        ),
-        decide(
-            f"with scaling, the median norm varies by a factor of at most {spread:.2f} between d_k = {widths[2]} "
-            f"and {widths[-1]}, where it is {times} the unscaled one; the variance stays at "
-            f"{scaled['variance'][-1]:.3f}, the entropy at {scaled['entropy'][-1]:.2f} of "
-            f"{math.log(numbers['keys']):.2f} nats",
-            supported=spread < 1.2 and ratio > 2,
-            refuted=ratio <= 1,
-            exact=False,
-        ),
+    values = {"off": off, "error": error, "lowest": min(ratios), "highest": max(ratios), "first": widths[0]}
+    values |= {"third": widths[2], "last": widths[-1], "fall": fmean(falls), "vanished": plain["vanished"][-1]}
+    values |= {"spread": spread, "times": times, "equal": math.log(numbers["keys"])}
+    values |= {"variance": scaled["variance"][-1], "entropy": scaled["entropy"][-1]}
+    return decide_claims(
+        "scaling",
+        values,
+        {"supported": max(off, *(abs(ratio - 1) for ratio in ratios)) < 4 * error, "exact": False},
+        {"supported": max(falls) < 0.01, "refuted": min(falls) > 0.5, "exact": False},
+        {"supported": spread < 1.2 and ratio > 2, "refuted": ratio <= 1, "exact": False},
     )
 
 
