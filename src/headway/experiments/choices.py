@@ -32,7 +32,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from headway.experiments.corpus import MULTI30K, find_data
-from headway.experiments.experiment import Claim, Numbers, Settings, read_declarations
+from headway.experiments.experiment import Claim, Numbers, Settings, read_declarations, stored_numbers
 from headway.experiments.figures import label, subplots
 from headway.experiments.model_costs import cost_columns
 from headway.experiments.model_measurements import TEST, Array, read_pairs
@@ -136,7 +136,7 @@ def measure(settings: Settings) -> Numbers:
         sides = [[found[key] for found in rows[name] if key in found] for name in claim.sides]
         if all(sides):
             effects[claim.key] = astuple(_seed_effect(claim, runs)), _sampling_error(claim, sides)
-    costs = {} if settings.quick else settings.stored_numbers("model-costs").get("costs", {})
+    costs = {} if settings.quick else stored_numbers(settings, "model-costs").get("costs", {})
     table = [
         {"variant": name, "recorded": len(records[name]), "planned": variant.seeds}
         | {

@@ -106,11 +106,6 @@ class Settings:
         atomic_write_text(path, json.dumps(numbers, indent=1) + "\n")
         return numbers
 
-    def stored_numbers(self, name: str) -> Numbers:
-        """Return the numbers of another experiment in the output folder, in which the pool is, or none."""
-        path = self.pool_folder.parent / f"{name}.json" if self.pool_folder else None
-        return dict(_read(path)["numbers"]) if path and path.is_file() else {}
-
     def content_hash(self, *paths: Path) -> str:
         """Return a hash of the contents of files, and of folders with their file names. Missing paths are ignored."""
         hashes, entries = ContentHashes(self.work_folder / "inputs.json"), list[tuple[str, str]]()
@@ -215,6 +210,12 @@ def publish(experiments: Sequence[Experiment], folder: Path) -> list[ExperimentR
     return records
 
 
+def stored_numbers(settings: Settings, name: str) -> Numbers:
+    """Return the numbers of another experiment in the output folder, in which the pool is, or none."""
+    path = settings.pool_folder.parent / f"{name}.json" if settings.pool_folder else None
+    return dict(_read(path)["numbers"]) if path and path.is_file() else {}
+
+
 def to_json_values(value: Any) -> Any:
     """Convert ``value`` as JSON does: tuples and tensors to lists, keys to strings, NaN and infinity to None."""
     return json.loads(json.dumps(value, default=_to_list), parse_constant=lambda _: None)
@@ -234,7 +235,7 @@ def _how(experiment: Experiment, settings: Settings) -> dict[str, Any]:
         "seeds": list(settings.seeds),
         "code": code_hash(experiment.measure),
         "data": None if data is None else settings.content_hash(*(data / name for name in experiment.data_files)),
-        "pool": fingerprint(settings.content_hash(pool), settings.stored_numbers("model-costs")) if pool else None,
+        "pool": fingerprint(settings.content_hash(pool), stored_numbers(settings, "model-costs")) if pool else None,
     }
 
 
