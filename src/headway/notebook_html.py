@@ -128,6 +128,26 @@ def sandboxed_frame(document: str, title: str) -> str:
     )
 
 
+def tree_rows(parents: Sequence[int | None]) -> list[int]:
+    """Return the row of each node of a tree that grows to the right, counted from 1, given the nodes' parents.
+
+    A parent must come before its children. A node is drawn in the row of its first child.
+    """
+    children = dict[int | None, list[int]]()
+    for index, parent in enumerate(parents):
+        children.setdefault(parent, []).append(index)
+    rows, num_rows = [0] * len(parents), 0
+    stack = children.get(None, [])[::-1]
+    while stack:
+        index = stack.pop()
+        parent = parents[index]
+        if parent is None or index != children[parent][0]:
+            num_rows += 1
+        rows[index] = num_rows
+        stack += children.get(index, [])[::-1]
+    return rows
+
+
 def tree_diagram(nodes: Sequence[tuple[str, int | None, str]], marked: Collection[int] = ()) -> str:
     """Return an SVG of a tree that grows to the right, in the color of the surrounding text.
 
@@ -136,23 +156,14 @@ def tree_diagram(nodes: Sequence[tuple[str, int | None, str]], marked: Collectio
             tooltip.
         marked: Indices of the nodes drawn in bold.
     """
-    depths, children = list[int](), dict[int | None, list[int]]()
-    for index, (_, parent, _) in enumerate(nodes):
+    depths = list[int]()
+    for _, parent, _ in nodes:
         depths.append(0 if parent is None else depths[parent] + 1)
-        children.setdefault(parent, []).append(index)
     widths = [0] * (max(depths, default=-1) + 1)  # number of characters of the longest label in each column
     for depth, (label, _, _) in zip(depths, nodes, strict=True):
         widths[depth] = max(widths[depth], len(label))
     lefts = list(accumulate((width * _CHARACTER + _GAP for width in widths), initial=4))
-    rows, num_rows = dict[int, int](), 0  # a node is drawn in the row of its first child
-    stack = children.get(None, [])[::-1]
-    while stack:
-        index = stack.pop()
-        parent = nodes[index][1]
-        if parent is None or index != children[parent][0]:
-            num_rows += 1
-        rows[index] = num_rows
-        stack += children.get(index, [])[::-1]
+    rows = tree_rows([parent for _, parent, _ in nodes])
     parts = []
     for index, (label, parent, tip) in enumerate(nodes):
         x, y = lefts[depths[index]], rows[index] * _ROW
@@ -163,7 +174,7 @@ def tree_diagram(nodes: Sequence[tuple[str, int | None, str]], marked: Collectio
             parts.append(f'<path d="{line}" fill="none" stroke="currentColor" stroke-opacity=".4"/>')
         weight = ' font-weight="bold"' if index in marked else ""
         parts.append(f'<text x="{x}" y="{y}"{weight}><title>{escape(tip)}</title>{escape(label)}</text>')
-    width, height = lefts[-1], (num_rows + 1) * _ROW
+    width, height = lefts[-1], (max(rows, default=0) + 1) * _ROW
     return (
         f'<div style="overflow:auto;max-height:32em"><svg xmlns="http://www.w3.org/2000/svg" width="{width}" '
         f'height="{height}" font-family="monospace" font-size="13" fill="currentColor">{"".join(parts)}</svg></div>'

@@ -25,6 +25,8 @@ EXPERIMENT_NAMES = (
     "depth",
     "synthetic-tasks",
     "choices",
+    "step-by-step",
+    "what-heads-see",
     "pretraining",
     "scaling-laws",
 )

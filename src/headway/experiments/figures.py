@@ -44,11 +44,13 @@ def figure_style() -> AbstractContextManager[None]:
     return picture_files.figure_style(_STYLE)
 
 
-def subplots(title: str, nrows: int = 1, ncols: int = 1, *, size: tuple[Number, Number]) -> tuple[Figure, list[Axes]]:
-    """Return a titled figure of ``size`` inches and its panels, row by row."""
+def subplots(
+    title: str, nrows: int = 1, ncols: int = 1, *, size: tuple[Number, Number], **grid: Any
+) -> tuple[Figure, list[Axes]]:
+    """Return a titled figure of ``size`` inches and its panels, row by row. ``grid`` has options of the grid."""
     picture = Figure(figsize=size, layout="constrained")
     picture.suptitle(title, x=0.01, ha="left")
-    return picture, list(picture.subplots(nrows, ncols, squeeze=False).flat)
+    return picture, list(picture.subplots(nrows, ncols, squeeze=False, **grid).flat)
 
 
 def label(axes: Axes, title: str, xlabel: str, ylabel: str, *, log: str = "", xticks: Sequence[Number] = ()) -> None:

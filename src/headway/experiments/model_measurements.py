@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -29,7 +29,8 @@ from headway.decode import DecodingOptions
 from headway.errors import ConfigError
 from headway.evaluation.translation import find_metric
 from headway.experiments.corpus import AG_NEWS
-from headway.inspection.capture import attention_modules
+from headway.inspection.capture import Kind, attention_modules
+from headway.inspection.inspect_translator import inspect_translation
 from headway.models.registry import architecture_of
 from headway.nn.attention import MultiHeadAttention, observe_attention
 from headway.nn.embedding import pad_sequences
@@ -42,6 +43,15 @@ TEST = "test_2016_flickr"
 BLOCKS = 50
 BEAMS = ((1, 0.6), (2, 0.6), (8, 0.6), *((beam, penalty) for beam in (4, 16) for penalty in (0.0, 0.6, 1.0)))
 """Beam sizes and length penalties."""
+
+BEAM_SIZES = (1, 2, 4, 8, 16)  # with a length penalty of 0.6
+SEARCHED = "Zwei Personen vergnügen sich auf ihrem Boot."  # the search for its translation is drawn
+QUERIES: tuple[tuple[int, Kind, str], ...] = (
+    (604, "encoder", "sieht"),
+    (604, "encoder", "ihrer"),
+    (543, "cross", "hit"),
+)
+"""Queries whose attention is drawn: index of the test pair, kind of attention (the last layer), and token."""
 
 SENTENCES_BEFORE = (0, 1, 3, 7)
 _EVERY = 4  # of the test sentences, one is read after others
@@ -87,6 +97,11 @@ class TrainedModel:
             (special.add_to_source(source), [*special.target_prefix, *target, EOS])
             for source, target in zip(sources, targets, strict=True)
         ]
+
+    def plain(self, pairs: Sequence[EncodedPair]) -> list[EncodedPair]:
+        """Return pairs without the special tokens at their ends."""
+        ends = len(self.bundle.token_template.fill().source_suffix)
+        return [(source[: len(source) - ends], target[:-1]) for source, target in pairs]
 
     def translator(self, weights: str = "last", precision: Any = "float32") -> Translator:
         """Return a translator with some of the weights."""
@@ -162,6 +177,12 @@ def removed_head(attention: nn.Module, head: int) -> Iterator[None]:
         yield
 
 
+def aligned_links(trained: TrainedModel) -> list[dict[int, int]]:
+    """Return the aligner's links of each test pair: the source position of each linked target position."""
+    texts = trained.plain(trained.test + trained.encode(read_pairs(trained.corpus, "train")))
+    return align_tokens(texts, len(trained.test), trained.bundle.target_tokenizer.vocab_size)
+
+
 def measure_alignment(trained: TrainedModel) -> list[Any]:
     """Return, in blocks: links of the aligner, those on the diagonal, and those that each decoder layer finds.
 
@@ -169,14 +190,8 @@ def measure_alignment(trained: TrainedModel) -> list[Any]:
     linked if each is the other's best match. A layer links a target token to the source token with the largest weight,
     averaged over its heads, in the step that predicts the target token.
     """
-    model = trained.bundle.model
-    ends = len(trained.bundle.token_template.fill().source_suffix)
-    texts = [
-        (source[: len(source) - ends], target[:-1])
-        for source, target in trained.test + trained.encode(read_pairs(trained.corpus, "train"))
-    ]
-    test = texts[: len(trained.test)]
-    links = align_tokens(texts, len(test), trained.bundle.target_tokenizer.vocab_size)
+    model, links = trained.bundle.model, aligned_links(trained)
+    test = trained.plain(trained.test)
     counts = np.zeros((len(test), 2 + len(architecture_of(model.config).get_cross_attentions(model))))
     for number, ((source, target), linked) in enumerate(zip(test, links, strict=True)):
         slope = (len(source) - 1) / max(len(target) - 1, 1)
@@ -268,6 +283,32 @@ def measure_tokens(trained: TrainedModel) -> list[Any]:
         columns.append(seen & (tokens[nearest] == read))
     of_sentence = np.repeat(np.arange(len(test)), [len(source) for source in test])
     return in_blocks(np.array([np.bincount(of_sentence, column.numpy(), len(test)) for column in columns]).T)
+
+
+def measure_examples(trained: TrainedModel) -> dict[str, Any]:
+    """Return examples to draw: the tree of a search, and the attention of each of :data:`QUERIES`.
+
+    For queries of the decoder, the source token that the aligner links to them is included. "log_probs" are the
+    log-probabilities, in blocks, of the translations of the test set that beams of :data:`BEAM_SIZES` find.
+    """
+    translator, pairs = trained.translator(), read_pairs(trained.corpus, TEST)
+    queries = list[dict[str, Any]]()
+    for number, kind, word in QUERIES:
+        shown = (inspection := inspect_translation(translator, *pairs[number])).select_map(kind)
+        row = [token.strip() for token in inspection.tokens(shown.row_side)].index(word)
+        weights = np.round(shown.weights[:, row].numpy().astype(float), _DIGITS).tolist()
+        linked = aligned_links(trained)[number].get(row) if kind == "cross" else None
+        query = {"word": word, "kind": kind, "layer": shown.layer, "row": row, "linked": linked, "weights": weights}
+        queries.append(query | {"tokens": inspection.source_tokens, "pair": pairs[number]})
+    found = [
+        [
+            result.candidates[0].log_probability
+            for result in translator.translate([source for source, _ in pairs], options)
+        ]
+        for options in (DecodingOptions(beam_size=beam, length_penalty=0.6) for beam in BEAM_SIZES)
+    ]
+    tree = asdict(translator.search_tree(SEARCHED, DecodingOptions(beam_size=4, length_penalty=0.6)))
+    return {"searched": SEARCHED, "tree": tree, "queries": queries, "log_probs": in_blocks(np.array(found).T)}
 
 
 def _encoder_vectors(trained: TrainedModel, sources: Sequence[list[int]]) -> list[Tensor]:
