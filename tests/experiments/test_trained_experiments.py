@@ -61,7 +61,7 @@ def choice_numbers(spread: tuple[float, ...] = SPREAD, **changes: Any) -> Number
     error = 0.05 if spread == SPREAD else 20.0
     effects = dict[str, Any]()
     for claim in choices.COMPARISONS:
-        unit = STATISTICS[claim.statistic].smallest
+        unit = STATISTICS[claim.statistic].min_difference
         size = changes.get("size", 1.0) * signs[claim.direction] * unit
         effects[claim.key] = [[-size if claim.statistic in is_less_better else size, error * unit, 20], error * unit]
     return {"runs": runs, "effects": effects}
@@ -99,9 +99,17 @@ def scaling_numbers(spread: tuple[float, ...] = SPREAD, **changes: float) -> Num
     return {"runs": runs, "fits": fits}
 
 
+def search_numbers(spread: tuple[float, ...] = SPREAD, **changes: float) -> Numbers:
+    gain = changes.get("gain", 1.0)  # nats that a beam of 4 finds more than greedy search, and 16 more than 4
+    log_probs = [[(gain + offset) * at for at in (0, 0.5, 1, 1.5, 2)] for offset in spread]
+    table = {"BLEU over the beam, mean of the models": list[Any]()}
+    return {"seeds": [1, 2, 3], "log_probs": log_probs, "sampling": [0.01, 0.01], "example": None, "tables": table}
+
+
 MAKERS: dict[str, Callable[..., Numbers]] = {
     "depth": depth_numbers,
     "choices": choice_numbers,
+    "step-by-step": search_numbers,
     "pretraining": pretraining_numbers,
     "scaling-laws": scaling_numbers,
 }
@@ -138,6 +146,7 @@ def test_seeds_that_differ_widely_decide_nothing(name: str) -> None:
         ("choices", 1, {"diverged": ["no-positions"]}, "reproduced"),  # 3 of 3 against 0 of 8: p = 1 / 165
         ("choices", 0, {"diverged": ["learned-positions"]}, OPPOSITE),
         ("choices", 2, {"diverged": ["rotary"]}, OPPOSITE),
+        ("step-by-step", 0, {"gain": -1.0}, OPPOSITE),
         ("pretraining", 1, {"few": 40.0}, OPPOSITE),
         ("pretraining", 2, {"all": 92.0, "scratch": 97.0}, OPEN),  # an error above the gate
         ("pretraining", 2, {"all": 93.0, "scratch": 97.0}, OPPOSITE),
@@ -186,6 +195,11 @@ def test_the_choice_of_sentences_is_resampled_for_all_seeds_at_once(tmp_path: Pa
     assert value == pytest.approx(costs.mean())
     assert (error, freedom) == (pytest.approx(costs.mean(1).std(ddof=1) / 3**0.5), 2)
     assert sampling == pytest.approx(costs.mean(0).std() / BLOCKS**0.5, rel=0.1)
+
+
+def test_a_head_counts_if_most_models_have_it() -> None:
+    weights = [[0.9, 0.8, 0.1], [0.9, 0.1, 0.1], [0.1, 0.2, 0.3], []]
+    assert outcomes("what-heads-see", {"weights": weights}) == ["reproduced", OPEN, OPPOSITE, OPEN]
 
 
 def test_classifiers_have_a_gate_of_their_own() -> None:

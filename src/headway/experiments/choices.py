@@ -1,4 +1,4 @@
-"""What trained models tell of the paper's claims, from the pool's records alone: one change each from a baseline.
+"""The paper's claims about trained models, tested with the records of the pool: one change each from a baseline.
 
 The baseline is a Transformer of 2 + 2 layers and width 128 with the paper's options, trained for 4,600 steps on 29,000
 sentence pairs. The paper trained 65 million weights on 4.5 million pairs. A small difference there may be absent here,
@@ -156,8 +156,8 @@ def measure(settings: Settings) -> Numbers:
 
 def _values(runs: Sequence[Mapping[str, Any]], variant: str, key: str) -> list[float]:
     """Return the values of a statistic, or of another key, in the runs of a variant that have it."""
-    found = [{**run, **run["values"]}.get(key) for run in runs if run["variant"] == variant]
-    return [value for value in found if value is not None]
+    values = [{**run, **run["values"]}.get(key) for run in runs if run["variant"] == variant]
+    return [value for value in values if value is not None]
 
 
 def _seed_effect(claim: ChoiceClaim, runs: Sequence[Mapping[str, Any]]) -> Effect:
@@ -226,7 +226,7 @@ def _judge(claim: ChoiceClaim, numbers: Numbers) -> Verdict | Tested:
         what += f", after {first / second:.2g} times the processor time"
     else:
         what = statistic.unit + (", sign reversed" if sign < 0 else "")
-    return Tested(effect, statistic.smallest, regime, what, is_equal, claim.group)
+    return Tested(effect, statistic.min_difference, regime, what, is_equal, claim.group)
 
 
 def _missed_gate(gate: tuple[str, str, float], numbers: Numbers) -> str:
@@ -272,11 +272,11 @@ def _missing(claim: ChoiceClaim, recorded: Sequence[int], numbers: Numbers) -> s
         plan = [(n, seed) for n, name in enumerate(_sharing(claim)) for seed in range(_VARIANT[name].seeds)]
         error, freedom = planned_error(*map(list, zip(*plan, strict=True)))
     statistic, size = STATISTICS[claim.statistic], _GROUP_SIZES[claim.group]
-    spread, unit = ASSUMED_SPREAD * statistic.smallest, statistic.unit.partition(",")[0]
+    spread, unit = ASSUMED_SPREAD * statistic.min_difference, statistic.unit.partition(",")[0]
     finds = f"{detectable(spread * error, freedom, LEVEL / size):.2g} {unit}"
     if claim.direction == "equal":
-        chance = equality_power(statistic.smallest, spread * error, freedom, LEVEL / size)
-        least = f"{statistic.smallest:g} {unit}"
+        chance = equality_power(statistic.min_difference, spread * error, freedom, LEVEL / size)
+        least = f"{statistic.min_difference:g} {unit}"
         finds = f"with a chance of {100 * chance:.0f} % that nothing differs by {least}, if nothing does,"
     hours = sum(core_hours(run, speeds) for run in missing)
     pairs = zip(recorded, claim.sides, strict=True)
@@ -298,7 +298,7 @@ def draw(numbers: Numbers) -> Figure:
     recorded.legend(loc="lower right")
     label(recorded, "Runs of each variant", "seeds for verdicts", "variant")
     known = [
-        (claim, judged.effect.interval(), judged.smallest)
+        (claim, judged.effect.interval(), judged.min_difference)
         for claim in COMPARISONS[::-1]
         if isinstance(judged := _judge(claim, numbers), Tested)
     ]

@@ -265,10 +265,10 @@ def measure_length(trained: TrainedModel) -> list[Any]:
 
 @torch.inference_mode()
 def measure_tokens(trained: TrainedModel) -> list[Any]:
-    """Return, in blocks: source tokens of the test set, and how many of them the vectors of each encoder layer tell.
+    """Return, in blocks: source tokens of the test set, and how many of them each encoder layer identifies.
 
-    Layer 0 is the first block's input. A vector tells its token if the mean vector of this token, over the development
-    set, is the nearest of all mean vectors. Tokens that the development set lacks are left out.
+    Layer 0 is the first block's input. A vector identifies its token if the mean vector of this token, over the
+    development set, is the nearest of all mean vectors. Tokens that the development set lacks are left out.
     """
     known = [source for source, _ in trained.encode(read_pairs(trained.corpus, "val"))]
     test = [source for source, _ in trained.test]

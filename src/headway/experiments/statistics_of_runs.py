@@ -31,18 +31,18 @@ class Statistic:
     """A number of a run.
 
     Attributes:
-        rows: Function that returns what is summed (items x columns), from a run and the measurement that it needs.
+        compute_rows: Function that returns what is summed (items x columns), from a run and the measurement it needs.
         value: Function that returns the number from the sums.
         unit: What it is and in which unit, for reports.
-        smallest: The smallest difference of interest, fixed before the runs.
+        min_difference: The smallest difference of interest, fixed before the runs.
         sign: 1 if a greater number is better, otherwise -1.
         needs: The measurement that it needs (:mod:`model_measurements`). Empty: the record's log-probabilities.
     """
 
-    rows: Callable[[Run, Any], Array]
+    compute_rows: Callable[[Run, Any], Array]
     value: Callable[[Array], float]
     unit: str
-    smallest: float
+    min_difference: float
     sign: int
     needs: str
 
@@ -59,7 +59,7 @@ def rows_by_statistic(record: Record, references: Sequence[str], tokens: Array) 
     parts["ema"] = (parts.get("average") or {}).get("ema")
     needed = {name: parts.get(statistic.needs) for name, statistic in STATISTICS.items()}
     return {
-        name: STATISTICS[name].rows(run, np.array(part) if isinstance(part, list) else part)
+        name: STATISTICS[name].compute_rows(run, np.array(part) if isinstance(part, list) else part)
         for name, part in needed.items()
         if part is not None and not record["diverged"]
     }
@@ -140,7 +140,7 @@ _FUNCTIONS: dict[str, tuple[Callable[[Run, Any], Array], Callable[[Array], float
     "cheap-heads": (_head_costs, _cheap_heads),
     "cross-heads": (_head_costs, _cross_heads),
     "alignment": (lambda _, links: _columns(links[:, -1] - links[:, 1], links[:, 0]), _percent),
-    "source-tokens": (lambda _, told: _columns(told[:, -1], told[:, 0]), _percent),
+    "source-tokens": (lambda _, identified: _columns(identified[:, -1], identified[:, 0]), _percent),
     "long": (lambda _, scores: _columns(scores[:, 1] - scores[:, -1], scores[:, 0]), _ratio),
 }
 STATISTICS = {

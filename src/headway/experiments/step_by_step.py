@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from headway.evaluation.translation import find_metric
 from headway.experiments.corpus import MULTI30K, find_data
 from headway.experiments.experiment import Numbers, Settings
-from headway.experiments.figures import label, plot_lines, subplots
+from headway.experiments.figures import label, subplots
 from headway.experiments.model_measurements import BEAM_SIZES, BEAMS, TrainedModel, measure_examples
 from headway.experiments.pool import all_runs
 from headway.experiments.pool_runs import PoolFolder, PoolRecord
@@ -92,24 +92,26 @@ def judge(numbers: Numbers) -> tuple[Tested, ...]:
 
 def draw(numbers: Numbers) -> Figure:
     """Draw the tree, and BLEU and log-probabilities over the size of the beam."""
-    picture, (tree, bleu, likely) = subplots(TITLE, 1, 3, size=(30, 14), width_ratios=[4.2, 1, 1])
+    picture, (tree, bleu, likely) = subplots(TITLE, 1, 3, size=(26, 13), width_ratios=[4.4, 1, 1])
     label(tree, "The search (no trained model is recorded)", "step", "hypotheses")
     if example := numbers["example"]:
         stored = example["tree"]
         nodes = tuple(SearchNode(**node) for node in stored["nodes"])
         ends = tuple(SearchEnd(**end) for end in stored["ends"])
-        draw_search_tree(tree, SearchTree(stored["beam_size"], nodes, ends), font_size=11)
+        draw_search_tree(tree, SearchTree(stored["beam_size"], nodes, ends), font_size=15)
         words = "blue: the winner; orange: greedy search's path, while the beam keeps it; gray: dropped"
         label(tree, f"“{example['searched']}” → “{ends[0].text}”\n{words}", "step", "hypotheses in the beam")
     rows = numbers["tables"]["BLEU over the beam, mean of the models"]
     for penalty, style in ((0.6, "C0o-"), (0.0, "C1s--"), (1.0, "C2^:")):
-        points = sorted((row["beam"], row["BLEU"]) for row in rows if row["length penalty"] == penalty)
-        bleu.plot(*zip(*points, strict=True), style, label=f"length penalty {penalty:g}") if points else None
+        points = {row["beam"]: row["BLEU"] for row in rows if row["length penalty"] == penalty}
+        bleu.plot(sorted(points), [points[beam] for beam in sorted(points)], style, label=f"length penalty {penalty:g}")
+    bleu.margins(y=0.25)
+    bleu.legend(loc="upper left")
     label(bleu, "Quality", "beam size", "BLEU (test set)", log="x", xticks=BEAM_SIZES)
-    bleu.legend(loc="upper center", bbox_to_anchor=(0.5, -0.06)) if rows else None
-    curves = {f"seed {seed}": row for seed, row in zip(numbers["seeds"], numbers["log_probs"], strict=True)}
-    plot_lines(likely, BEAM_SIZES, curves)
+    for number, (seed, row) in enumerate(zip(numbers["seeds"], numbers["log_probs"], strict=True)):
+        likely.plot(BEAM_SIZES, row, f"C{number}o-", label=f"model with seed {seed}")
     what = "mean log-probability of a translation (nats)"
     label(likely, "Probability", "beam size", what, log="x", xticks=BEAM_SIZES)
-    likely.legend(loc="upper center", bbox_to_anchor=(0.5, -0.06)) if curves else None
+    if numbers["seeds"]:
+        likely.legend(loc="lower right")
     return picture

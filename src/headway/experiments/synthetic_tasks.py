@@ -8,7 +8,7 @@ Look back: at each of 16 positions, one causal layer names the symbol 3 position
 steps this takes to learn. A test with 32 positions shows whether it also works beyond the training length.
 
 Two look-ups: one attention layer reads 8 pairs of a key and a value. Each query has two keys and asks for both values.
-A single head has to mix the two values, and narrow heads cannot tell 64 keys apart. All layers are 32 units wide.
+A single head has to mix the two values, and narrow heads cannot distinguish 64 keys. All layers are 32 units wide.
 
 Recall: four architectures of one to four layers read 4 to 32 pairs, then 8 queries for one key each. The path from a
 pair to its query is one step in a Transformer and in an LSTM with attention. It grows with the distance in an LSTM, and

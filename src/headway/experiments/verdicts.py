@@ -190,7 +190,7 @@ class Tested:
 
     Attributes:
         effect: The difference, positive if it agrees with the claim.
-        smallest: The smallest difference of interest.
+        min_difference: The smallest difference of interest.
         regime: The conditions.
         what: Words for the difference.
         equal: Whether the claim says that there is no difference.
@@ -198,7 +198,7 @@ class Tested:
     """
 
     effect: Effect
-    smallest: float
+    min_difference: float
     regime: Regime
     what: str
     equal: bool = False
@@ -207,13 +207,15 @@ class Tested:
     @property
     def p_value(self) -> float:
         """The p value of the test that would bear the claim out."""
-        return self.effect.p_value(self.smallest if self.equal else None)
+        return self.effect.p_value(self.min_difference if self.equal else None)
 
     def verdict(self, level: float) -> Verdict:
         """Return the verdict of a test at ``level``."""
         smallest_detectable = detectable(self.effect.error, self.effect.freedom, level)
         interval = self.effect.interval(level)
-        return verdict(interval, self.smallest, smallest_detectable, self.regime, what=self.what, equal=self.equal)
+        return verdict(
+            interval, self.min_difference, smallest_detectable, self.regime, what=self.what, equal=self.equal
+        )
 
 
 def settle(judged: Sequence[Sequence[Verdict | Tested]]) -> list[tuple[Verdict, ...]]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Any
+from textwrap import fill
 
 import numpy as np
 from matplotlib import colormaps
@@ -37,9 +37,9 @@ DRAWN_SEED = 3  # of the model whose heads are drawn
 HEADS = {"1-head": 1, "baseline": 4, "16-heads": 16}
 PAPER = {1: 5.29, 4: 5.00, 8: 4.92, 16: 4.91, 32: 5.01}  # perplexity, table 3 (A)
 PANELS = (
-    ("A verb and its distant particle", ("zu",)),
-    ("A pronoun: one head for each question", ("Frau", "neben")),
-    ("A verb that German puts last", ()),
+    ("A verb and its distant particle: “sieht ... zu” (watches)", ("zu",)),
+    ("One head for the noun of a pronoun: “ihrer” (her)", ("Frau", "neben")),
+    ("A verb that German puts last: “treffen” (to hit)", ()),
 )
 """For each of the queries, a title and the tokens that heads should find. None: the token that the aligner links."""
 
@@ -114,9 +114,8 @@ def draw(numbers: Numbers) -> Figure:
             draw_query(
                 panels[number], query["tokens"], query["weights"], names, query=own, outlined=_places(query, sought)
             )
-            source, target = query["pair"]
-            what = f"“{query['word']}” in layer {query['layer']}" + ("" if is_source else f", of “{target}”")
-        label(panels[number], f"{title}\n{what}\n", "attention weight (those of a head add up to 1)", "source token")
+            what = fill(f"“{query['word']}” of “{query['pair'][0 if is_source else 1]}”", 55)
+        label(panels[number], f"{title}\n{what}", "attention weight (those of a head add up to 1)", "source token")
     panels[3].set_subplotspec(panels[3].get_gridspec()[1, :2])
     panels[4].remove()
     _draw_costs(panels[3], numbers["costs"])
@@ -133,7 +132,8 @@ def _draw_costs(axes: Axes, costs: Mapping[str, Sequence[Numbers]]) -> None:
             order = sorted(range(len(layer)), key=lambda head: -layer[head]["cost"])
             values, x = [layer[head]["cost"] for head in order], np.arange(start, start + len(layer)) + start / 8
             if seed != str(DRAWN_SEED):
-                axes.plot(x + 0.3, values, "o", color="#999999", markersize=4)
+                name = None if axes.get_legend_handles_labels()[1] else "heads of the other models"
+                axes.plot(x + 0.3, values, "o", color="#888888", markersize=5, label=name)
                 continue
             errors = [1.96 * layer[head]["error"] for head in order]
             colors = colormaps["PuOr"](0.5 + np.clip(np.array(values) / MUCH, -0.5, 0.5))
@@ -145,8 +145,9 @@ def _draw_costs(axes: Axes, costs: Mapping[str, Sequence[Numbers]]) -> None:
             for place, head in zip(x, order, strict=True):
                 axes.annotate(str(head + 1), (place, 0), (0, -14), textcoords="offset points", ha="center")
     axes.axhline(0, color="#555555", linewidth=1)
+    axes.legend(loc="center") if costs else None
     axes.set_xticks([])
-    axes.margins(y=0.15)
+    axes.set_ylim(bottom=-0.012)
     label(axes, "Cost of removing a head", "number of the head, in order of cost within its layer", "nats per token")
 
 

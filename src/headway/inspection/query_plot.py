@@ -46,15 +46,13 @@ def draw_query(
                 axes.annotate(
                     f"{weight:.2f}", place, shift, textcoords="offset points", va="center", fontsize="small", **style
                 )
-        axes.annotate(
-            name, (left, 1), (0, 4), ("data", "axes fraction"), "offset points", color=color, fontweight="bold"
-        )
+        axes.text(left, -1, name, color=color, fontweight="bold", va="center")
     for row in outlined:
         axes.add_patch(Rectangle((-0.08, row - 0.48), width * len(weights), 0.96, fill=False, linewidth=2, zorder=3))
     axes.set_yticks(range(len(tokens)), [make_visible(token).replace("␣", "") for token in tokens])
     if query is not None:
         axes.get_yticklabels()[query].set_fontweight("bold")
-    axes.set_ylim(len(tokens) - 0.5, -0.5)
+    axes.set_ylim(len(tokens) - 0.5, -1.5)
     axes.set_xlim(-0.1, width * len(weights))
     axes.set_xticks(
         [column * width + tick for column in range(len(weights)) for tick in (0, 1)], ["0", "1"] * len(weights)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from matplotlib.axes import Axes
 
 from headway.inspection.picture_files import COLORS
@@ -27,22 +29,16 @@ def draw_search_tree(axes: Axes, tree: SearchTree, *, font_size: float = 10) -> 
     scores = {end.node: f"  score {end.score:.2f}" for end in tree.ends}
     for index, (node, row, column) in enumerate(zip(tree.nodes, rows, columns, strict=True)):
         color = _BLUE if index in best else _ORANGE if index in greedy else _GRAY
-        bold = "normal" if color == _GRAY else "bold"
-        if node.parent is not None:
-            start, end = columns[node.parent] + 0.72, column - 0.06
-            bend = end - 0.12
-            axes.plot(
-                [start, bend, bend, end],
-                [rows[node.parent]] * 2 + [row] * 2,
-                color=color,
-                linewidth=1 if color == _GRAY else 2.4,
-                zorder=1 if color == _GRAY else 2,
-            )
-        style = {"color": color, "textcoords": "offset points", "fontweight": bold, "va": "center"}
-        size = {"fontsize": font_size, **style}
-        axes.annotate(make_visible(node.token).replace("␣", ""), (column, row), (0, 0.55 * font_size), **size)
-        total = f"{node.total:.2f}{scores.get(index, '')}".replace("-", "−")
-        axes.annotate(total, (column, row), (0, -0.55 * font_size), **{**size, "fontsize": 0.8 * font_size})
+        is_gray = color == _GRAY
+        start, bend = (column, column) if node.parent is None else (columns[node.parent], column - 0.12)
+        above = row if node.parent is None else rows[node.parent]
+        line: dict[str, Any] = {"color": color, "linewidth": 1 if is_gray else 2.6, "zorder": 1 if is_gray else 2}
+        axes.plot([start, bend, bend, column + 0.5], [above, above, row, row], **line)
+        token, total = make_visible(node.token).replace("␣", ""), f"{node.total:.2f}{scores.get(index, '')}"
+        for text, offset, size in ((token, 0.75, font_size), (total.replace("-", "−"), -0.65, 0.75 * font_size)):
+            weight = "normal" if is_gray else "bold"
+            style: dict[str, Any] = {"color": color, "fontweight": weight, "va": "center", "fontsize": size}
+            axes.annotate(text, (column, row), (0, offset * font_size), textcoords="offset points", **style)
     axes.set_xlim(-0.1, max(columns) + 1.4)
     axes.set_ylim(max(rows) + 0.7, min(rows) - 0.7)
     axes.set_yticks([])
@@ -60,7 +56,10 @@ def _path(tree: SearchTree, node: int | None) -> set[int]:
 
 
 def _greedy_path(tree: SearchTree) -> set[int]:
-    """Return the nodes of the most probable token at each step. Whenever a child of a node was kept, the best one was."""
+    """Return the nodes of the most probable token at each step.
+
+    Of the children of a node, the beam always keeps the most probable one, if it keeps any.
+    """
     nodes, last = set[int](), None
     while children := [index for index, node in enumerate(tree.nodes) if node.parent == last]:
         last = max(children, key=lambda index: tree.nodes[index].log_probability)
