@@ -12,6 +12,7 @@ The curves show all 1,000 test sentences: more probable translations need not be
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -48,7 +49,7 @@ def read_baselines(settings: Settings) -> list[tuple[PoolRecord, Numbers]]:
             trained, name = folder.run_folder(run.name, record), f"{run.name}-examples"
             if trained.is_dir() or (folder.records / f"{name}.json").is_file():
                 model = TrainedModel(trained, find_data(settings, MULTI30K, "Multi30k"))
-                found.append((record, beside.cached(name, lambda model=model: measure_examples(model))))
+                found.append((record, beside.cached(name, partial(measure_examples, model))))
     return found
 
 

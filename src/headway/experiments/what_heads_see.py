@@ -75,7 +75,7 @@ def _places(query: Numbers, sought: Sequence[str]) -> list[int]:
 
 def _largest(query: Numbers, sought: Sequence[str]) -> float:
     """Return the largest weight that a head gives to a token; for several tokens, the smallest such weight."""
-    return min(max(head[place] for head in query["weights"]) for place in _places(query, sought))
+    return min(max(float(head[place]) for head in query["weights"]) for place in _places(query, sought))
 
 
 def _costs(record: Numbers) -> list[Numbers]:
@@ -116,7 +116,9 @@ def draw(numbers: Numbers) -> Figure:
             )
             what = fill(f"“{query['word']}” of “{query['pair'][0 if is_source else 1]}”", 55)
         label(panels[number], f"{title}\n{what}", "attention weight (those of a head add up to 1)", "source token")
-    panels[3].set_subplotspec(panels[3].get_gridspec()[1, :2])
+    grid = panels[3].get_gridspec()
+    assert grid is not None
+    panels[3].set_subplotspec(grid[1, :2])
     panels[4].remove()
     _draw_costs(panels[3], numbers["costs"])
     _draw_losses(panels[5], numbers["losses"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
@@ -41,7 +42,9 @@ def draw_query(
         for row, weight in enumerate(head):
             if weight >= _WRITTEN:
                 inside = weight > 0.6
-                style = {"color": "white", "ha": "right"} if inside else {"color": "black", "ha": "left"}
+                style: dict[str, Any] = (
+                    {"color": "white", "ha": "right"} if inside else {"color": "black", "ha": "left"}
+                )
                 place, shift = (left + weight, row), (-4 if inside else 4, 0)
                 axes.annotate(
                     f"{weight:.2f}", place, shift, textcoords="offset points", va="center", fontsize="small", **style
