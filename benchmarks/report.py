@@ -184,8 +184,8 @@ def imported_models() -> Iterator[str]:
         machine = f"{first['date']}, {first['processor']}, {first['capability']}, two threads or two processes"
         yield (
             "## Imported models of CTranslate2\n\nThe table shows the speed of Headway with an imported int8 folder, divided by the "
-            "speed of CTranslate2 with the same folder, in int8. The values in parentheses compare a Headway model of the same "
-            f"size with its export. Both pairs ran in turn ({machine}; `{name}`, `benchmarks/imported_models.py`).\n"
+            "speed of CTranslate2 with the same folder, in int8. The values in parentheses are for a Headway model "
+            f"of the same size and its own CTranslate2 export. Both pairs ran in turn ({machine}; `{name}`, `benchmarks/imported_models.py`).\n"
         )
         cases = list(first["forced"])
         rows = []

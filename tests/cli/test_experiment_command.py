@@ -130,7 +130,7 @@ def test_options_go_to_those_that_take_them(replace_experiments: Replace, tmp_pa
     [
         (
             ("scaling", "--data", "d"),
-            r"--data d: has no effect on scaling; .* that use it: model-costs, choices, pretraining, .*",
+            r"--data d: has no effect on scaling; .* that use it: model-costs, choices, step-by-step, .*",
         ),
         (("all", "--quick", "--data", "d"), r"--data d: has no effect with --quick, .* leave out --data or --quick"),
         (("pool", "--quick"), r"--quick has no effect on pool"),
