@@ -161,8 +161,6 @@ def test_given_options_replace_those_of_a_model() -> None:
     assert GenerationOptions.from_defaults(beam, {}) == beam
     drawn = {"temperature": 0.5, "top_k": 3}
     assert GenerationOptions.from_defaults(beam, drawn).explicit_options() == {**drawn, "repetition_penalty": 1.5}
-    assert GenerationOptions.from_defaults(beam, {"top_p": 0.9}).temperature == 1.0
-    assert GenerationOptions.from_defaults(beam, {"top_p": 1.0}).beam_size == 4
     with pytest.raises(ConfigError, match="parameters: n = 5"):
         GenerationOptions.from_defaults(beam, {"n": 5}, "parameters")
 

@@ -76,20 +76,15 @@ class GenerationOptions(Sampling):
     ) -> GenerationOptions:
         """Return the options ``given``, completed with the options that were explicitly set in ``defaults``.
 
-        Tokens are drawn if a temperature other than 0 is given, or without a temperature, if ``top_k``, ``top_p`` or
-        ``min_p`` is given. The default ``beam_size`` is then ignored, and so is a default temperature of 0.
+        The default ``beam_size`` is ignored if the given temperature is not 0, because tokens are then drawn.
 
         Raises:
             ConfigError: A value is out of range, two options cannot be combined, or a default is incompatible with the
                 given options. ``where`` names the source of the options in the message.
         """
         inherited = {name: getattr(defaults, name) for name in defaults.model_fields_set}
-        filters = {name: cls.model_fields[name].default for name in ("top_k", "top_p", "min_p")}
-        is_filtered = any(given.get(name, neutral) != neutral for name, neutral in filters.items())
-        if given.get("temperature", is_filtered):
+        if given.get("temperature"):
             inherited.pop("beam_size", None)
-            if not inherited.get("temperature"):
-                inherited.pop("temperature", None)
         return cls.parse({**inherited, **given}, where)
 
     def explicit_options(self) -> dict[str, Any]:
