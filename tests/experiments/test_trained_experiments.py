@@ -197,9 +197,11 @@ def test_the_choice_of_sentences_is_resampled_for_all_seeds_at_once(tmp_path: Pa
     assert sampling == pytest.approx(costs.mean(0).std() / BLOCKS**0.5, rel=0.1)
 
 
-def test_a_head_counts_if_most_models_have_it() -> None:
-    weights = [[0.9, 0.8, 0.1], [0.9, 0.1, 0.1], [0.1, 0.2, 0.3], []]
-    assert outcomes("what-heads-see", {"weights": weights}) == ["reproduced", OPEN, OPPOSITE, OPEN]
+def test_a_chosen_sentence_decides_no_claim_about_heads() -> None:
+    weights = [[0.9, 0.8, 0.1], [0.9, 0.9, 0.9], [0.1, 0.2, 0.3], []]
+    assert outcomes("what-heads-see", {"weights": weights}) == [OPEN] * 4
+    (verdicts,) = settle([load_experiment("what-heads-see").judge({"weights": weights})])
+    assert verdicts[0].reason.startswith("in 2 of 3 models (largest weights: 0.90, 0.80, 0.10)")
 
 
 def test_classifiers_have_a_gate_of_their_own() -> None:

@@ -6,8 +6,8 @@ set with a beam of 4, each to the length of its reference, in 8-bit integers whe
 otherwise in float32. Memory is what a step needs for weights, gradients, Adam's moments, and the activations that
 autograd saves. Variants that differ from the baseline only in seeds, schedule, smoothing or dropout have no row.
 
-Models take turns: one step of each, then the next round. So other load on the machine affects them equally, and each
-ratio compares neighboring measurements. Ratios are medians over rounds, with 95 % intervals.
+Models take turns: one step of each, then the next round. So other load that lasts longer than a round affects them
+equally. Ratios are medians over rounds, with 95 % intervals.
 
 The paper (section 1) says that recurrence "precludes parallelization within training examples, which becomes critical
 at longer sequence lengths, as memory constraints limit batching across examples". So the recurrent model with attention

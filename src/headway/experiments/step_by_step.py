@@ -1,10 +1,10 @@
 """How a model translates token by token: the beam search of one sentence, and what wider beams are worth.
 
 Greedy search takes the most probable token at each step. A beam keeps several hypotheses, so it can find a translation
-that begins less probably and is more probable as a whole. The tree shows such a case, with a model of the pool's
-baseline: each token that a beam of 4 kept, and below it the log-probability (nats) of the hypothesis up to there. The
-sentence was chosen because greedy search and the beam differ. The winner has the best score: the log-probability,
-divided by the paper's length penalty.
+whose first tokens are less probable, but which is more probable as a whole. The tree shows such a case, with a model of
+the pool's baseline: each token that a beam of 4 kept, and below it the log-probability (nats) of the hypothesis up to
+there. The sentence was chosen because greedy search and the beam differ. The winner has the best score: the log-
+probability, divided by the paper's length penalty.
 
 The curves show all 1,000 test sentences: more probable translations need not be better ones.
 """
