@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
+from statistics import median
 from typing import Any
+
+from headway.experiments.model_costs import cost_columns
 
 DOCS = Path(__file__).parents[2] / "docs"
 SOURCES = {
@@ -107,11 +110,12 @@ def choices_page() -> str:
         json.loads((DOCS / "experiments" / f"{name}.json").read_text(encoding="utf-8"))
         for name in ("choices", "model-costs")
     )
-    ((_, rows),) = choices["numbers"]["tables"].items()
+    ((_, variants),) = choices["numbers"]["tables"].items()
+    rows = [row | cost_columns(costs["numbers"]["costs"].get(row["variant"])) for row in variants]
     rows = [row for row in rows if row["recorded"] or row["weights"]]
     columns = [column for column in rows[0] if any(row[column] is not None for row in rows)]
     base = costs["numbers"]["baseline"]
-    times = [f"{1000 * sorted(base[key])[len(base[key]) // 2]:.0f} ms" for key in ("seconds", "decoding")]
+    times = [f"{1000 * median(base[key]):.0f} ms" for key in ("seconds", "decoding")]
     lines = [
         _CHOICES_HEAD.format(
             baseline=f"{times[0]} for a step, {times[1]} for decoding and {base['bytes'] / 2**20:.0f} MiB",

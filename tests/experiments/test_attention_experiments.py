@@ -167,10 +167,12 @@ def test_a_position_is_told_from_the_sum_of_embedding_and_encoding() -> None:
 
 def test_shortest_paths_by_hand() -> None:
     """A running sum reaches all later positions in one layer; a shift by one position, one more in each layer."""
-    none, start = math.inf, torch.where(torch.eye(3).bool(), 0.0, math.inf)
-    summed = exact_checks._after(lambda x: x.cumsum(1), start)
+    after, none, start = exact_checks._distances_after, math.inf, torch.where(torch.eye(3).bool(), 0.0, math.inf)
+    summed = after(lambda x: x.cumsum(1), start)
     assert summed.tolist() == [[1, none, none], [1, 1, none], [1, 1, 1]]
     shifted = start
     for _ in range(2):
-        shifted = exact_checks._after(lambda x: torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1]], 1), shifted)
+        shifted = exact_checks._distances_after(
+            lambda x: torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1]], 1), shifted
+        )
     assert shifted.tolist() == [[none] * 3, [none] * 3, [2, none, none]]

@@ -218,9 +218,9 @@ class TestModelCosts:
         pairs = read_pairs(corpus, TEST)
         with torch.inference_mode():
             _, search = model.search(pairs)
-            found = [len(hypotheses[0].tokens) for hypotheses in search()]
-        assert found == [len(model.tokenizers.target.encode(target)) for _, target in pairs]
-        assert len(set(found)) > 1
+            lengths = [len(hypotheses[0].tokens) for hypotheses in search()]
+        assert lengths == [len(model.tokenizers.target.encode(target)) for _, target in pairs]
+        assert len(set(lengths)) > 1
 
 
 class TestLayers:

@@ -480,7 +480,7 @@ def _may_begin_line(word: str) -> bool:
 
 
 class _InlineParser:
-    """Finds the positions of inline constructs in a text. markdown-it does not return these positions.
+    """Finds the positions of inline constructs, which markdown-it does not return.
 
     Args:
         hidden: The document, in which the constructs that markdown-it does not support are hidden.

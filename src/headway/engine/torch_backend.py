@@ -122,7 +122,7 @@ class TorchBackend:
     """
 
     batch_per_thread = False
-    masked_must_be_finite = True  # whether attention reads masked cache entries
+    masked_must_be_finite = True  # whether attention multiplies masked cache entries by 0
     has_single_rows = False  # whether a sequence has only one row in its first step
 
     def __init__(self, dtype: torch.dtype) -> None:

@@ -1,4 +1,4 @@
-"""The paper's claims about trained models, tested with the records of the pool: one change each from a baseline.
+"""Test the paper's claims about trained models with the pool's records. Each variant changes one thing in a baseline.
 
 The baseline is a Transformer of 2 + 2 layers and width 128 with the paper's options, trained for 4,600 steps on 29,000
 sentence pairs. The paper trained 65 million weights on 4.5 million pairs. A small difference there may be absent here,
@@ -32,9 +32,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from headway.experiments.corpus import MULTI30K, find_data
-from headway.experiments.experiment import Claim, Numbers, Settings, read_declarations, stored_numbers
+from headway.experiments.experiment import Claim, Numbers, Settings, read_declarations
 from headway.experiments.figures import label, subplots
-from headway.experiments.model_costs import cost_columns
 from headway.experiments.model_measurements import TEST, Array, read_pairs
 from headway.experiments.pool import VARIANTS, PoolRun, all_runs, core_hours, speeds_of
 from headway.experiments.pool_runs import PoolFolder, PoolRecord
@@ -136,7 +135,6 @@ def measure(settings: Settings) -> Numbers:
         sides = [[found[key] for found in rows[name] if key in found] for name in claim.sides]
         if all(sides):
             effects[claim.key] = astuple(_seed_effect(claim, runs)), _sampling_error(claim, sides)
-    costs = {} if settings.quick else stored_numbers(settings, "model-costs").get("costs", {})
     table = [
         {"variant": name, "recorded": len(records[name]), "planned": variant.seeds}
         | {
@@ -147,11 +145,9 @@ def measure(settings: Settings) -> Numbers:
                 ("error", "error (%)"),
             )
         }
-        | cost_columns(costs.get(name))
         for name, variant in _VARIANT.items()
     ]
-    caption = "Variants: recorded runs, means of the test set, and costs as multiples of the baseline's (model-costs)"
-    return {"runs": runs, "effects": effects, "tables": {caption: table}}
+    return {"runs": runs, "effects": effects, "tables": {"Variants: recorded runs, and means of the test set": table}}
 
 
 def _values(runs: Sequence[Mapping[str, Any]], variant: str, key: str) -> list[float]:

@@ -205,8 +205,15 @@ def _dropout() -> Values:
     return {"mean": float(dropped.mean()), "variance": float(dropped.var()), "expected": 0.1 / 0.9}
 
 
-def _after(layer: Callable[[Tensor], Tensor], distances: Tensor) -> Tensor:
-    """Return the distances (positions x sources) of a layer's results, from those of its inputs and its gradients."""
+def _distances_after(layer: Callable[[Tensor], Tensor], distances: Tensor) -> Tensor:
+    """Return the distance of each output position of a layer from each source (positions x sources).
+
+    An output depends on an input if its gradient is not 0, and is one step further away than the nearest such input.
+
+    Args:
+        layer: A function of a sequence (1, positions, width).
+        distances: The distances of the inputs (positions x sources).
+    """
     x, direction = torch.randn(1, len(distances), _WIDTH), torch.randn(_WIDTH)
     gradients: Tensor = jacobian(lambda x: layer(x)[0] @ direction, x)  # type: ignore[no-untyped-call]
     depends = gradients.abs().sum((1, 3)) > 0
@@ -215,7 +222,7 @@ def _after(layer: Callable[[Tensor], Tensor], distances: Tensor) -> Tensor:
 
 @torch.inference_mode(mode=False)
 def _paths() -> Values:
-    """Search for the shortest path between a source and a target position, in blocks and in steps of cells."""
+    """Find the longest of the shortest paths from source to target positions, in blocks or steps of a cell."""
     model = Transformer(TransformerConfig.parse(_STACK, "exact-checks"), _WORDS, _WORDS).requires_grad_(False)
     cell, attention, result = nn.GRUCell(_WIDTH, _WIDTH), MultiHeadAttention(_WIDTH, 4), Values()
     step = lambda x: cell(x[:, 0], x[:, 1]).unsqueeze(1)  # noqa: E731
@@ -225,21 +232,23 @@ def _paths() -> Values:
         sources, unreached = torch.where(torch.eye(n).bool(), 0.0, math.inf), torch.full((n, n), math.inf)
         states = [unreached[:1]]
         for source in sources:
-            states.append(_after(step, torch.stack([source, states[-1][0]])))
+            states.append(_distances_after(step, torch.stack([source, states[-1][0]])))
         memory = torch.cat(states[1:])
         fixed = attending = states[-1]
         for _ in range(n):
-            fixed = _after(step, torch.cat([states[-1], fixed]))
-            attending = _after(step, torch.cat([_after(attend, torch.cat([attending, memory])), attending]))
+            fixed = _distances_after(step, torch.cat([states[-1], fixed]))
+            attending = _distances_after(
+                step, torch.cat([_distances_after(attend, torch.cat([attending, memory])), attending])
+            )
         encoded, decoded, convolved = sources, unreached, sources
         for block in model.encoder.blocks:
-            encoded = _after(block, encoded)
+            encoded = _distances_after(block, encoded)
         for block in model.decoder.blocks:
-            decoded = _after(partial(decode, block), torch.cat([encoded, decoded]))
+            decoded = _distances_after(partial(decode, block), torch.cat([encoded, decoded]))
         while not convolved[-1, 0].isfinite():
-            convolved = _after(make_layer("convolution", _WIDTH), convolved)
-        found = {"fixed": (fixed, n + 1), "attending": (attending, 3), "blocks": (decoded, 3)}
-        for name, (distances, expected) in {**found, "convolved": (convolved[-1:], math.ceil((n - 1) / 2))}.items():
+            convolved = _distances_after(make_layer("convolution", _WIDTH), convolved)
+        paths = {"fixed": (fixed, n + 1), "attending": (attending, 3), "blocks": (decoded, 3)}
+        for name, (distances, expected) in {**paths, "convolved": (convolved[-1:], math.ceil((n - 1) / 2))}.items():
             longest = float(distances.max())
             off = max(result.get(f"{name}_off", 0.0), abs(longest - expected))
             result |= {f"{name}_{n}": longest, f"{name}_off": off}

@@ -72,7 +72,13 @@ def read_claims(name: str) -> tuple[Claim, ...]:
 
 
 def decide_claims(name: str, values: Numbers, *decisions: Mapping[str, bool]) -> tuple[Verdict, ...]:
-    """Return a verdict on each claim in ``claims.toml``: its words with ``values``, and the arguments of ``decide``."""
+    """Decide the claims of an experiment, with the texts in ``claims.toml`` as reasons.
+
+    Args:
+        name: Name of the experiment.
+        values: Values for the placeholders in the texts.
+        decisions: Keyword arguments of :func:`~headway.experiments.verdicts.decide` for each claim.
+    """
     rows = zip(read_declarations("claims.toml")[name], decisions, strict=True)
     return tuple(decide(row[3].format(**values), **decision) for row, decision in rows)
 
@@ -133,7 +139,7 @@ class Experiment:
         explain: Function that returns another paragraph of the report, for results that are not in verdicts, tables or
             figure.
         data_files: The files below ``settings.data_folder`` that the full version reads. Empty if it needs no data.
-        reads_pool: Whether the experiment reads the pool's records in ``settings.pool_folder`` and its models' costs.
+        reads_pool: Whether the experiment reads the records of the pool in ``settings.pool_folder``.
     """
 
     name: str
@@ -210,12 +216,6 @@ def publish(experiments: Sequence[Experiment], folder: Path) -> list[ExperimentR
     return records
 
 
-def stored_numbers(settings: Settings, name: str) -> Numbers:
-    """Return the numbers of another experiment in the output folder, in which the pool is, or none."""
-    path = settings.pool_folder.parent / f"{name}.json" if settings.pool_folder else None
-    return dict(_read(path)["numbers"]) if path and path.is_file() else {}
-
-
 def to_json_values(value: Any) -> Any:
     """Convert ``value`` as JSON does: tuples and tensors to lists, keys to strings, NaN and infinity to None."""
     return json.loads(json.dumps(value, default=_to_list), parse_constant=lambda _: None)
@@ -235,7 +235,7 @@ def _how(experiment: Experiment, settings: Settings) -> dict[str, Any]:
         "seeds": list(settings.seeds),
         "code": code_hash(experiment.measure),
         "data": None if data is None else settings.content_hash(*(data / name for name in experiment.data_files)),
-        "pool": fingerprint(settings.content_hash(pool), stored_numbers(settings, "model-costs")) if pool else None,
+        "pool": settings.content_hash(pool) if pool else None,
     }
 
 

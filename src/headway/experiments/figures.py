@@ -47,7 +47,7 @@ def figure_style() -> AbstractContextManager[None]:
 def subplots(
     title: str, nrows: int = 1, ncols: int = 1, *, size: tuple[Number, Number], **grid: Any
 ) -> tuple[Figure, list[Axes]]:
-    """Return a titled figure of ``size`` inches and its panels, row by row. ``grid`` has options of the grid."""
+    """Return a titled figure of ``size`` inches and its panels, row by row. ``grid`` goes to ``Figure.subplots``."""
     picture = Figure(figsize=size, layout="constrained")
     picture.suptitle(title, x=0.01, ha="left")
     return picture, list(picture.subplots(nrows, ncols, squeeze=False, **grid).flat)

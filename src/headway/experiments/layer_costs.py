@@ -86,7 +86,7 @@ MIN_TIME_RATIO = 2.0  # "much faster" means at most half the time; 10 % could be
 MIN_MEMORY_RATIO = 1.1  # "more space-efficient" means at least a tenth less; memory does not vary between runs
 
 Judged = tuple[dict[str, Any], dict[str, bool]]
-"""Values of a verdict's words, and the arguments of ``decide``."""
+"""Values for the text of a verdict, and keyword arguments of ``decide``."""
 
 TITLE = "What a layer costs"
 

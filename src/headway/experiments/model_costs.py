@@ -1,4 +1,4 @@
-"""What whole models cost: each variant of the pool against its baseline, and two families over batch and length.
+"""Costs of whole models: the pool's variants relative to the baseline, and two model families over batch and length.
 
 Costs do not depend on what a model has learned, so all models here have random weights. A step is one of training, with
 batches of the corpus, in bfloat16 where the processor has it. Decoding translates the first 64 sentences of the test
@@ -65,7 +65,7 @@ TITLE, DATA_FILES = "What a model costs", MULTI30K
 
 
 class UntrainedModel:
-    """A model of the pool with random weights, and the parts of its training."""
+    """A model of the pool with random weights, and the computations that are measured."""
 
     def __init__(self, variant: Variant, corpus: Path, work: Path, *, is_fast: bool = True) -> None:
         train, dev = ({"files": [f"{name}.de", f"{name}.en"]} for name in ("train", "val"))
@@ -89,14 +89,14 @@ class UntrainedModel:
         self.stream = BatchStream(data.train, recipe, CPU)
 
     def step(self) -> None:
-        """Take the next step of training."""
+        """Train on the next batch."""
         for batch in self.stream.next_step().micro_batches.values():
             self.compute_gradient(batch)
         clip_and_step(self.optimizer, self.clip_norm)
         self.optimizer.zero_grad()
 
     def compute_gradient(self, batch: TokenBatch) -> None:
-        """Run forward and backward over a batch."""
+        """Compute the gradient of the loss of a batch."""
         self.objective.train()
         with autocast(CPU, self.precision):
             loss = self.objective(batch) / len(batch.targets)

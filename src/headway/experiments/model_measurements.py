@@ -7,7 +7,6 @@ in :mod:`statistics_of_runs`. Log-probabilities are in nats.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -98,7 +97,7 @@ class TrainedModel:
             for source, target in zip(sources, targets, strict=True)
         ]
 
-    def plain(self, pairs: Sequence[EncodedPair]) -> list[EncodedPair]:
+    def without_end_tokens(self, pairs: Sequence[EncodedPair]) -> list[EncodedPair]:
         """Return pairs without the special tokens at their ends."""
         ends = len(self.bundle.token_template.fill().source_suffix)
         return [(source[: len(source) - ends], target[:-1]) for source, target in pairs]
@@ -177,9 +176,9 @@ def removed_head(attention: nn.Module, head: int) -> Iterator[None]:
         yield
 
 
-def aligned_links(trained: TrainedModel) -> list[dict[int, int]]:
+def align_test_pairs(trained: TrainedModel) -> list[dict[int, int]]:
     """Return the aligner's links of each test pair: the source position of each linked target position."""
-    texts = trained.plain(trained.test + trained.encode(read_pairs(trained.corpus, "train")))
+    texts = trained.without_end_tokens(trained.test + trained.encode(read_pairs(trained.corpus, "train")))
     return align_tokens(texts, len(trained.test), trained.bundle.target_tokenizer.vocab_size)
 
 
@@ -190,8 +189,8 @@ def measure_alignment(trained: TrainedModel) -> list[Any]:
     linked if each is the other's best match. A layer links a target token to the source token with the largest weight,
     averaged over its heads, in the step that predicts the target token.
     """
-    model, links = trained.bundle.model, aligned_links(trained)
-    test = trained.plain(trained.test)
+    model, links = trained.bundle.model, align_test_pairs(trained)
+    test = trained.without_end_tokens(trained.test)
     counts = np.zeros((len(test), 2 + len(architecture_of(model.config).get_cross_attentions(model))))
     for number, ((source, target), linked) in enumerate(zip(test, links, strict=True)):
         slope = (len(source) - 1) / max(len(target) - 1, 1)
@@ -206,31 +205,26 @@ def measure_alignment(trained: TrainedModel) -> list[Any]:
     return in_blocks(counts)
 
 
-def _translate(
-    trained: TrainedModel, translator: Translator, beam: int = 4, penalty: float = 0.6
-) -> tuple[list[Any], float]:
-    """Translate the test set, and return the counts of BLEU in blocks, and the processor time of the search."""
+def _translate(trained: TrainedModel, translator: Translator, beam: int = 4, penalty: float = 0.6) -> list[Any]:
+    """Translate the test set, and return the counts of BLEU in blocks."""
     sources, references = (list(side) for side in zip(*read_pairs(trained.corpus, TEST), strict=True))
-    begin = time.process_time()
     results = translator.translate(sources, DecodingOptions(beam_size=beam, length_penalty=penalty))
-    seconds = time.process_time() - begin
-    return in_blocks(bleu_counts([result.text for result in results], references)), seconds
+    return in_blocks(bleu_counts([result.text for result in results], references))
 
 
 def measure_beams(trained: TrainedModel) -> list[Any]:
     """Return, for each of :data:`BEAMS`, the counts of BLEU."""
     translator = trained.translator()
-    return [_translate(trained, translator, *setting)[0] for setting in BEAMS]
+    return [_translate(trained, translator, *setting) for setting in BEAMS]
 
 
 def measure_int8(trained: TrainedModel) -> dict[str, Any] | None:
-    """Return the counts of BLEU in 8-bit integers (beam 4), and the processor time; None if the model has none."""
+    """Return the counts of BLEU of the search in 8-bit integers (beam 4), or None if the model has no such search."""
     try:
         translator = trained.translator(precision="int8")
     except ConfigError:
         return None
-    translator.warm_up()
-    return dict(zip(("counts", "seconds"), _translate(trained, translator), strict=True))
+    return {"counts": _translate(trained, translator)}
 
 
 def measure_averages(trained: TrainedModel) -> dict[str, Any]:
@@ -238,7 +232,7 @@ def measure_averages(trained: TrainedModel) -> dict[str, Any]:
     return {
         name: {
             "log_probs": in_blocks(read_targets(Bundle.load(trained.folder / name).model.eval(), trained.test)[0]),
-            "counts": _translate(trained, trained.translator(name))[0],
+            "counts": _translate(trained, trained.translator(name)),
         }
         for name in ("average", "ema")
         if (trained.folder / name).is_dir()
@@ -297,10 +291,10 @@ def measure_examples(trained: TrainedModel) -> dict[str, Any]:
         shown = (inspection := inspect_translation(translator, *pairs[number])).select_map(kind)
         row = [token.strip() for token in inspection.tokens(shown.row_side)].index(word)
         weights = np.round(shown.weights[:, row].numpy().astype(float), _DIGITS).tolist()
-        linked = aligned_links(trained)[number].get(row) if kind == "cross" else None
+        linked = align_test_pairs(trained)[number].get(row) if kind == "cross" else None
         query = {"word": word, "kind": kind, "layer": shown.layer, "row": row, "linked": linked, "weights": weights}
         queries.append(query | {"tokens": inspection.source_tokens, "pair": pairs[number]})
-    found = [
+    log_probs = [
         [
             result.candidates[0].log_probability
             for result in translator.translate([source for source, _ in pairs], options)
@@ -308,7 +302,7 @@ def measure_examples(trained: TrainedModel) -> dict[str, Any]:
         for options in (DecodingOptions(beam_size=beam, length_penalty=0.6) for beam in BEAM_SIZES)
     ]
     tree = asdict(translator.search_tree(SEARCHED, DecodingOptions(beam_size=4, length_penalty=0.6)))
-    return {"searched": SEARCHED, "tree": tree, "queries": queries, "log_probs": in_blocks(np.array(found).T)}
+    return {"searched": SEARCHED, "tree": tree, "queries": queries, "log_probs": in_blocks(np.array(log_probs).T)}
 
 
 def _encoder_vectors(trained: TrainedModel, sources: Sequence[list[int]]) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""How a model translates token by token: the beam search of one sentence, and what wider beams are worth.
+"""How a model translates token by token: the beam search for one sentence, and the effect of wider beams.
 
 Greedy search takes the most probable token at each step. A beam keeps several hypotheses, so it can find a translation
 whose first tokens are less probable, but which is more probable as a whole. The tree shows such a case, with a model of
@@ -36,26 +36,26 @@ SMALLEST = 0.1  # nats per sentence
 REGIME = "the pool's baseline (2 + 2 layers, width 128), Multi30k"
 
 
-def read_baselines(settings: Settings) -> list[tuple[PoolRecord, Numbers]]:
+def read_examples(settings: Settings) -> list[tuple[PoolRecord, Numbers]]:
     """Return the baseline's records that have examples (:func:`measure_examples`), and the examples.
 
     Examples are kept beside the records. Those that are missing are measured if the model is still there.
     """
     folder = PoolFolder(settings.pool_folder or settings.work_folder, settings.work_folder.parent / "pool")
     beside = replace(settings, work_folder=folder.records)
-    found = list[tuple[PoolRecord, Numbers]]()
+    records = list[tuple[PoolRecord, Numbers]]()
     for run in all_runs():
         if run.variant.name == "baseline" and run.seed and (record := folder.read(run.name)) is not None:
             trained, name = folder.run_folder(run.name, record), f"{run.name}-examples"
             if trained.is_dir() or (folder.records / f"{name}.json").is_file():
                 model = TrainedModel(trained, find_data(settings, MULTI30K, "Multi30k"))
-                found.append((record, beside.cached(name, partial(measure_examples, model))))
-    return found
+                records.append((record, beside.cached(name, partial(measure_examples, model))))
+    return records
 
 
 def measure(settings: Settings) -> Numbers:
     """Return BLEU and log-probabilities over the size of the beam, and the tree of the drawn model."""
-    baselines, bleu = read_baselines(settings), find_metric("bleu")
+    baselines, bleu = read_examples(settings), find_metric("bleu")
     sums = [np.sum(record["measured"]["beams"], axis=1) for record, _ in baselines]
     log_probs = np.array([examples["log_probs"] for _, examples in baselines])
     rows = [

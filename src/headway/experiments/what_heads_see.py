@@ -1,4 +1,4 @@
-"""What the heads of a trained model attend to, what each is worth, and how many are needed.
+"""What the heads of a trained model attend to, how much its loss depends on each, and how many are needed.
 
 As in figures 3 to 5 of the paper, the first three panels show one query each, with all heads of a layer side by side,
 each in its color. The sentences, from the test set, were chosen because they show the effect, and so were the paper's;
@@ -29,7 +29,7 @@ from headway.experiments.experiment import Numbers, Settings
 from headway.experiments.figures import label, subplots
 from headway.experiments.pool import all_runs
 from headway.experiments.pool_runs import PoolFolder
-from headway.experiments.step_by_step import read_baselines
+from headway.experiments.step_by_step import read_examples
 from headway.experiments.verdicts import Verdict, decide, resampled_error
 from headway.inspection.query_plot import draw_query
 
@@ -50,7 +50,7 @@ MUCH = 0.5  # of a head's weight
 
 def measure(settings: Settings) -> Numbers:
     """Return the drawn attention, the weights that claims are about, costs of heads, and losses over their number."""
-    baselines = read_baselines(settings)
+    baselines = read_examples(settings)
     folder = PoolFolder(settings.pool_folder or settings.work_folder, settings.work_folder)
     runs = [(run.variant.name, folder.record_of(run)) for run in all_runs() if run.variant.name in HEADS and run.seed]
     tokens = next((sum(record["num_tokens"]) for name, record in runs if record and name == "baseline"), None)
@@ -68,7 +68,7 @@ def measure(settings: Settings) -> Numbers:
     }
 
 
-def _places(query: Numbers, sought: Sequence[str]) -> list[int]:
+def _positions(query: Numbers, sought: Sequence[str]) -> list[int]:
     """Return the positions of the tokens ``sought``, or of the token that the aligner links to the query."""
     tokens = [token.strip() for token in query["tokens"]]
     return [tokens.index(token) for token in sought] or [query["linked"]]
@@ -76,7 +76,7 @@ def _places(query: Numbers, sought: Sequence[str]) -> list[int]:
 
 def _largest(query: Numbers, sought: Sequence[str]) -> float:
     """Return the largest weight that a head gives to a token; for several tokens, the smallest such weight."""
-    return min(max(float(head[place]) for head in query["weights"]) for place in _places(query, sought))
+    return min(max(float(head[place]) for head in query["weights"]) for place in _positions(query, sought))
 
 
 def _costs(record: Numbers) -> list[Numbers]:
@@ -114,9 +114,14 @@ def draw(numbers: Numbers) -> Figure:
             query = queries[number]
             names = [f"head {head}" for head in range(1, 1 + len(query["weights"]))]
             is_source = query["kind"] == "encoder"
-            own = query["row"] if is_source else None
+            row = query["row"] if is_source else None
             draw_query(
-                panels[number], query["tokens"], query["weights"], names, query=own, outlined=_places(query, sought)
+                panels[number],
+                query["tokens"],
+                query["weights"],
+                names,
+                query=row,
+                outlined=_positions(query, sought),
             )
             what = fill(f"“{query['word']}” of “{query['pair'][0 if is_source else 1]}”", 55)
         label(panels[number], f"{title}\n{what}", "attention weight (those of a head add up to 1)", "source token")
@@ -130,7 +135,7 @@ def draw(numbers: Numbers) -> Figure:
 
 
 def _draw_costs(axes: Axes, costs: Mapping[str, Sequence[Numbers]]) -> None:
-    """Draw the costs of the drawn model's heads, by layer and in order, and those of the other models in gray."""
+    """Draw the costs of one model's heads, sorted within each layer, and those of the other models as gray points."""
     for seed, heads in costs.items():
         places = list[str]()
         for start in range(0, len(heads), HEADS["baseline"]):

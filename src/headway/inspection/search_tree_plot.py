@@ -25,7 +25,7 @@ def draw_search_tree(axes: Axes, tree: SearchTree, *, font_size: float = 10) -> 
     rows, columns = tree_rows(parents), list[int]()
     for parent in parents:
         columns.append(0 if parent is None else columns[parent] + 1)
-    best, greedy = _path(tree, tree.ends[0].node), _greedy_path(tree)
+    best, greedy = _path_to(tree, tree.ends[0].node), _greedy_path(tree)
     scores = {end.node: f"  score {end.score:.2f}" for end in tree.ends}
     for index, (node, row, column) in enumerate(zip(tree.nodes, rows, columns, strict=True)):
         color = _BLUE if index in best else _ORANGE if index in greedy else _GRAY
@@ -46,7 +46,7 @@ def draw_search_tree(axes: Axes, tree: SearchTree, *, font_size: float = 10) -> 
     axes.grid(visible=False)
 
 
-def _path(tree: SearchTree, node: int | None) -> set[int]:
+def _path_to(tree: SearchTree, node: int | None) -> set[int]:
     """Return the nodes from the root to ``node``."""
     nodes = set[int]()
     while node is not None:

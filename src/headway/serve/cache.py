@@ -24,7 +24,7 @@ class ResultCache:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether results are stored."""
+        """Whether the cache stores results."""
         return self._max_bytes > 0
 
     def keys(self, inputs: Sequence[Any], *shared: Any) -> list[bytes]:

@@ -180,8 +180,7 @@ def translate(
         batches, first_line = batches_of_shard(source, shard, workers)
     settings.check()
     terms = None if glossary is None else Glossary.load(glossary)
-    if workers > 1:
-        settings = settings.model_copy(update={"device": device_for_workers(device, workers)})
+    settings = settings.model_copy(update={"device": device_for_workers(device, workers)})
     keep_freed_memory()
     load = partial(settings.load, print_in_main_process)
     report = LineReport(name, on_error, translation_flags, first_line=first_line)
