@@ -25,6 +25,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
@@ -340,7 +341,7 @@ class Bundle(AnyBundle):
         """The oldest version of the format that can describe the model."""
         return 1 if self.imported_token_template is None else 2
 
-    @property
+    @cached_property
     def token_template(self) -> SpecialTokenTemplate:
         """The special-token template of a sentence. Default: EOS, and a language tag if the model has tags."""
         return self.imported_token_template or default_token_template(self.source_tokenizer)

@@ -248,7 +248,11 @@ class Tokenizer(TextTokenizer):
         return [word for word, _ in self._library.pre_tokenizer.pre_tokenize_str(text)]
 
     def _name(self, index: int) -> str:
-        return (*SPECIALS, *self.tags)[index] if index < self._shift else _readable(self._pieces[index] or b"")
+        return self._names[index]
+
+    @functools.cached_property
+    def _names(self) -> list[str]:
+        return [*SPECIALS, *self.tags, *(_readable(piece or b"") for piece in self._pieces[self._shift :])]
 
     @classmethod
     def from_saved(cls, data: dict[str, Any], path: Path) -> Tokenizer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, TypedDict
 
 from pydantic import Field, field_validator
@@ -79,6 +80,7 @@ class TranslateOptions(Config):
         return _options_of_json, (json.dumps(values),)
 
 
+@lru_cache(maxsize=256)  # most requests have the same few options, which are immutable
 def _options_of_json(text: str) -> TranslateOptions:
     return TranslateOptions.model_validate(json.loads(text))
 

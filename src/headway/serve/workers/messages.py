@@ -6,7 +6,7 @@ import asyncio
 import pickle
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -14,6 +14,7 @@ from typing import Any, cast
 from headway.serve.model_info import ModelInfo, PivotModels
 
 _LENGTH = struct.Struct("!Q")
+_BUFFER_BYTES = 65_536
 # Sent to a loader with the socket for a new process. These are the only messages that are not pickled.
 WORKER, LOADER = b"W", b"L"
 
@@ -178,14 +179,12 @@ def encode(message: Any) -> bytes:
 
 
 def receive(connection: socket.socket) -> Any:
-    """Wait for a message and return it. Raises :class:`EOFError` if the other side has closed the connection."""
-    return receive_with_size(connection)[0]
+    """Wait for a message and return it. Raises :class:`EOFError` if the other side has closed the connection.
 
-
-def receive_with_size(connection: socket.socket) -> tuple[Any, int]:
-    """Wait for a message like :func:`receive`. Return the message and its size in bytes."""
+    Nothing after the message is read, so another process may receive the next one.
+    """
     (length,) = _LENGTH.unpack(_receive_bytes(connection, _LENGTH.size))
-    return pickle.loads(_receive_bytes(connection, length)), length  # safe: both processes belong to the service
+    return pickle.loads(_receive_bytes(connection, length))  # safe: both processes belong to the service
 
 
 def _receive_bytes(connection: socket.socket, count: int) -> bytes:
@@ -196,6 +195,21 @@ def _receive_bytes(connection: socket.socket, count: int) -> bytes:
             raise EOFError
         data += part
     return bytes(data)
+
+
+def read_messages(connection: socket.socket) -> Iterator[tuple[Any, int]]:
+    """Yield the messages that arrive, each with its size in bytes, until the other side closes the connection.
+
+    Messages that have arrived together are read with one system call: after each call, the thread has to wait for the
+    interpreter lock.
+    """
+    with connection.makefile("rb", buffering=_BUFFER_BYTES) as stream:
+        while len(head := stream.read(_LENGTH.size)) == _LENGTH.size:
+            (length,) = _LENGTH.unpack(head)
+            body = stream.read(length)
+            if len(body) < length:
+                return
+            yield pickle.loads(body), length  # safe: both processes belong to the service
 
 
 class MessageReceiver(asyncio.Protocol):
