@@ -96,7 +96,8 @@ class TestRunning:
         assert found["numbers"]["values"] == [1.5, None]
         code = found["how"].pop("code")
         assert re.fullmatch(r"[0-9a-f]{40}", code)
-        assert found["how"] == {"form": "quick", "seeds": [1, 2], "data": None, "pool": None}
+        how = {"form": "quick", "seeds": [1, 2], "data": None, "pool": None, "code is current": True}
+        assert found["how"] == how
         assert found["command"] == "headway experiment stub"
         assert {"hardware", "PyTorch", "headway"} <= found["where"].keys()
         assert found["seconds"] > 0

@@ -154,7 +154,8 @@ class ExperimentRecord:
     """The result of an experiment, as stored in NAME.json.
 
     ``how`` contains the conditions that the numbers depend on: quick or full, seeds, and hashes of code, data and
-    records. ``where`` contains versions and hardware. ``command`` repeats the experiment.
+    records; and whether the code is that of today. ``where`` contains versions and hardware. ``command`` repeats the
+    experiment.
     """
 
     name: str
@@ -198,6 +199,7 @@ def publish(experiments: Sequence[Experiment], folder: Path) -> list[ExperimentR
     verdicts = settle([one.judge(content["numbers"]) for one, content in zip(experiments, stored, strict=True)])
     records = list[ExperimentRecord]()
     for experiment, content, found in zip(experiments, stored, verdicts, strict=True):
+        content["how"]["code is current"] = content["how"]["code"] == code_hash(experiment.measure)
         about = experiment.name, experiment.title, experiment.claims, found, experiment.description.strip()
         record = ExperimentRecord(*about, **{name: content[name] for name in _MEASURED})
         write_numbers(folder / f"{experiment.name}.json", asdict(record))

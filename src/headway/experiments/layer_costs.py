@@ -188,15 +188,15 @@ def _judge_times(numbers: Numbers) -> Judged:
 
 
 def _judge_restricted(numbers: Numbers) -> Judged:
-    """Compare time and memory at the largest width."""
-    lengths, grows = numbers["lengths"], dict[str, tuple[float, float]]()
+    """Compare memory, and time in the median of all widths: a single one may be just too large for a cache."""
+    lengths, grows, words = numbers["lengths"], dict[str, tuple[float, float]](), list[str]()
     for kind in (CORE, RESTRICTED):
-        times = [row[-1] for row in numbers["times"][kind]]
-        grows[kind] = _exponent(lengths, times), _exponent(lengths, numbers["kept"][kind])
-    growth = "; ".join(f"{kind}: time n^{time:.2f}, memory n^{memory:.2f}" for kind, (time, memory) in grows.items())
+        times = [_exponent(lengths, column) for column in zip(*numbers["times"][kind], strict=True)]
+        time, memory = grows[kind] = median(times), _exponent(lengths, numbers["kept"][kind])
+        words.append(f"{kind}: time n^{time:.2f} ({min(times):.2f} to {max(times):.2f}), memory n^{memory:.2f}")
     restricted = max(grows[RESTRICTED])
     decision = {"supported": restricted <= LINEAR < SQUARE <= min(grows[CORE]), "refuted": restricted >= SQUARE}
-    values = {"window": WINDOW, "width": numbers["widths"][-1], "growth": growth}
+    values = {"window": WINDOW, "growth": "; ".join(words)}
     return values, {**decision, "exact": False, "regime": numbers["regime"]}
 
 

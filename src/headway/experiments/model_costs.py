@@ -142,6 +142,7 @@ def measure(settings: Settings) -> Numbers:
     """Time steps and decoding of all variants in turns, then both families over batch and length."""
     register(ARCHITECTURE)
     variants, work = {variant.name: variant for variant in variants_with_costs()}, settings.work_folder
+    rounds = 2 if settings.quick else 6
     if settings.quick:
         sizes, random = {"train": 200, "val": 10, TEST: 8}, Random(1)
         files = {f"{name}.{side}": made_up_text(size, random) for name, size in sizes.items() for side in ("de", "en")}
@@ -152,12 +153,12 @@ def measure(settings: Settings) -> Numbers:
     models = {name: UntrainedModel(variant, corpus, work) for name, variant in variants.items()}
     settings.say("model-costs: timing steps")
     bytes_ = {name: model.step_bytes() for name, model in models.items()}
-    steps = _time_with_baseline({name: model.step for name, model in models.items()}, 2 if settings.quick else 10)
+    steps = _time_with_baseline({name: model.step for name, model in models.items()}, rounds)
     settings.say("model-costs: timing the search")
     with torch.inference_mode():
         searches = {name: model.search(read_pairs(corpus, TEST, 64)) for name, model in models.items()}
         searching = {name: search for name, (_, search) in searches.items()}
-        decoding = _time_with_baseline(searching, 2 if settings.quick else 12)
+        decoding = _time_with_baseline(searching, rounds)
     costs = {
         name: {"step": _ratio(steps[name], steps[BASELINE]), "decoding": _ratio(decoding[name], decoding[BASELINE])}
         | {"memory": bytes_[name] / bytes_[BASELINE], "search": searches[name][0], "weights": model.num_weights}
@@ -191,10 +192,10 @@ def measure(settings: Settings) -> Numbers:
 
 
 def _time_with_baseline(functions: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
-    """Return the seconds of each function in each round, in which the baseline takes a turn before every eighth."""
+    """Return the seconds of each function in each round, in which the baseline takes further turns."""
     turns = list[tuple[str, Callable[[], Any]]]()
     for number, turn in enumerate(functions.items()):
-        turns += [turn] if number % 8 else [(BASELINE, functions[BASELINE]), turn]
+        turns += [(BASELINE, functions[BASELINE]), turn] if number % 16 == 8 else [turn]
     return time_in_turns(turns, rounds)
 
 
