@@ -168,7 +168,7 @@ def _judge_operations(numbers: Numbers, kind: str, name: str) -> Judged:
     ratios = np.divide(numbers["counts"][kind], numbers["counts"][RECURRENT])
     below = np.less(*np.ix_(COUNTED_LENGTHS, COUNTED_WIDTHS))
     values = {f"{name}_below": _range(ratios[below]), f"{name}_above": _range(ratios[~below])}
-    return values, {"supported": ratios[below].max() < 1, "refuted": ratios[below].min() >= 1}
+    return values, {"supported": bool((ratios[below] < 1).all()), "refuted": bool((ratios[below] >= 1).all())}
 
 
 def _range(values: Array) -> str:
@@ -180,7 +180,7 @@ def _judge_times(numbers: Numbers) -> Judged:
     below, values = np.less(*np.ix_(numbers["lengths"], numbers["widths"])), {"longest": numbers["lengths"][-1]}
     for name, kind in (("core", CORE), ("whole", WHOLE)):
         is_faster = np.less(numbers["times"][kind], numbers["times"][RECURRENT])
-        values |= {name: is_faster[below].mean(), f"{name}_beyond": is_faster[~below].mean()}
+        values |= {name: float(is_faster[below].mean()), f"{name}_beyond": float(is_faster[~below].mean())}
     ratios = np.divide(numbers["times"][RECURRENT], numbers["times"][CORE])[below]
     values |= {"least": ratios.min(), "most": ratios.max()}
     decision = {"supported": values["core"] >= 0.95, "refuted": values["core"] < 0.5}

@@ -88,11 +88,11 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     off = float(np.abs(_values(numbers, UNSCALED, "mean").mean(0) / np.sqrt(WIDTHS)).max())
     # Variance / d_k is an average of |q|^2 / d_k, which has a variance of 2 / d_k.
     error = math.sqrt(2 / (numbers["queries"] * len(plain)))
-    falls = plain[:, -1] / plain.max(1)
+    falls: list[float] = (plain[:, -1] / plain.max(1)).tolist()
     spread = float((scaled[:, 2:].max(1) / scaled[:, 2:].min(1)).max())
     ratio = float(scaled[:, -1].mean() / max(plain[:, -1].mean(), 1e-300))
     values = {"off": off, "error": error, "lowest": ratios.min(), "highest": ratios.max(), "first": WIDTHS[0]}
-    values |= {"third": WIDTHS[2], "last": WIDTHS[-1], "fall": falls.mean(), "equal": math.log(NUM_KEYS)}
+    values |= {"third": WIDTHS[2], "last": WIDTHS[-1], "fall": np.mean(falls), "equal": math.log(NUM_KEYS)}
     values |= {"spread": spread, "times": f"{ratio:.3g} times" if ratio < 1e4 else f"10^{math.log10(ratio):.0f} times"}
     values |= {"vanished": _values(numbers, UNSCALED, "vanished")[:, -1].mean()}
     values |= {name: _values(numbers, SCALED, name)[:, -1].mean() for name in ("variance", "entropy")}
@@ -100,7 +100,7 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
         "scaling",
         values,
         {"supported": max(off, float(abs(ratios - 1).max())) < 4 * error, "exact": False},
-        {"supported": falls.max() < 0.01, "refuted": falls.min() > 0.5, "exact": False},
+        {"supported": max(falls) < 0.01, "refuted": min(falls) > 0.5, "exact": False},
         {"supported": spread < 1.2 and ratio > 2, "refuted": ratio <= 1, "exact": False},
     )
 
