@@ -270,7 +270,7 @@ TRANSLATE = assets("translate.css", "translate/*", "views/translate.js")
 WHY = assets("why.css", "why/*", "views/why.js")
 STYLE = "src/headway/inspection/picture_files.py"
 ATTENTION = ("src/headway/inspection/attention_plots.py", STYLE)
-EXPERIMENTS = {"scaling": (14, 5.4), "pretraining": (12, 4.4)}
+EXPERIMENTS = {"scaling": (14, 5.4)}
 
 CLEANING = ("src/headway/report.css", "src/headway/corpus/cleaning/report.*", "src/headway/corpus/cleaning/rules.py")
 PICTURES = {

@@ -32,7 +32,7 @@ def replace_experiments(monkeypatch: pytest.MonkeyPatch) -> Replace:
                 lambda settings: measure(name, settings),
                 lambda numbers: (Verdict("reproduced", f"it is {numbers['value']}"),),
                 lambda _: Figure(),
-                data_files=("corpus.txt",) if name == "pretraining" else (),
+                data_files=("corpus.txt",) if name == "choices" else (),
             )
 
         monkeypatch.setattr("headway.cli.commands.experiment.load_experiment", load)
@@ -62,7 +62,7 @@ def test_all_in_order_and_what_is_done_is_done(replace_experiments: Replace, tmp
     done: list[str] = []
 
     def measure(name: str, settings: Settings) -> Numbers:
-        if name == "pretraining" and "pretraining" not in done:
+        if name == "choices" and "choices" not in done:
             done.append(name)
             raise KeyboardInterrupt
         done.append(name)
@@ -71,18 +71,18 @@ def test_all_in_order_and_what_is_done_is_done(replace_experiments: Replace, tmp
     replace_experiments(measure)
     words = ("experiment", "all", "-o", tmp_path / "out", "--data", tmp_path)
     ended = run(*words)
-    before = EXPERIMENT_NAMES[: EXPERIMENT_NAMES.index("pretraining")]
+    before = EXPERIMENT_NAMES[: EXPERIMENT_NAMES.index("choices")]
     assert ended.code == 130
     assert {path.stem for path in (tmp_path / "out").glob("*.json")} == set(before)
     ended = run(*words)
     assert ended.code == 0
     assert [line.split("\t")[0] for line in ended.out.splitlines()] == list(EXPERIMENT_NAMES)
-    assert done == [*before, "pretraining", *EXPERIMENT_NAMES[EXPERIMENT_NAMES.index("pretraining") :]]
+    assert done == [*before, "choices", *EXPERIMENT_NAMES[EXPERIMENT_NAMES.index("choices") :]]
 
 
-def failing_pretraining(error: Exception) -> Callable[[str, Settings], Numbers]:
+def failing_choices(error: Exception) -> Callable[[str, Settings], Numbers]:
     def measure(name: str, _: Settings) -> Numbers:
-        if name == "pretraining":
+        if name == "choices":
             raise error
         return {"value": 7}
 
@@ -90,27 +90,27 @@ def failing_pretraining(error: Exception) -> Callable[[str, Settings], Numbers]:
 
 
 def test_one_that_fails_stops_no_other(replace_experiments: Replace, tmp_path: Path) -> None:
-    replace_experiments(failing_pretraining(DataError("no corpus; give one with --data")))
+    replace_experiments(failing_choices(DataError("no corpus; give one with --data")))
     ended = run("experiment", "all", "-o", tmp_path)
     assert ended.code == 2
     assert len(ended.out.splitlines()) == len(EXPERIMENT_NAMES) - 1
-    assert "headway: pretraining: no corpus; give one with --data" in ended.err
+    assert "headway: choices: no corpus; give one with --data" in ended.err
     assert ended.err.splitlines()[-1].startswith(
-        f"headway: 1 of {len(EXPERIMENT_NAMES)} experiments failed: pretraining; the report contains the others"
+        f"headway: 1 of {len(EXPERIMENT_NAMES)} experiments failed: choices; the report contains the others"
     )
-    assert_refused(run("experiment", "pretraining", "-o", tmp_path), "no corpus; give one with --data")
+    assert_refused(run("experiment", "choices", "-o", tmp_path), "no corpus; give one with --data")
 
 
 def test_any_failure_of_one_stops_no_other(replace_experiments: Replace, tmp_path: Path) -> None:
-    replace_experiments(failing_pretraining(ZeroDivisionError("a mistake of ours")))
+    replace_experiments(failing_choices(ZeroDivisionError("a mistake of ours")))
     ended = run("experiment", "all", "-o", tmp_path)
     assert ended.code == 2
     assert len(ended.out.splitlines()) == len(EXPERIMENT_NAMES) - 1
-    assert "headway: pretraining: Traceback" in ended.err
+    assert "headway: choices: Traceback" in ended.err
     assert "ZeroDivisionError: a mistake of ours" in ended.err
-    assert f"1 of {len(EXPERIMENT_NAMES)} experiments failed: pretraining" in ended.err
+    assert f"1 of {len(EXPERIMENT_NAMES)} experiments failed: choices" in ended.err
     with pytest.raises(ZeroDivisionError):
-        run("experiment", "pretraining", "-o", tmp_path)
+        run("experiment", "choices", "-o", tmp_path)
 
 
 def test_options_go_to_those_that_take_them(replace_experiments: Replace, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_options_go_to_those_that_take_them(replace_experiments: Replace, tmp_pa
         return str(json.loads((tmp_path / "out" / f"{name}.json").read_text(encoding="utf-8"))["command"])
 
     assert command("scaling") == "headway experiment scaling -o OUTPUT --seeds 3"
-    assert command("pretraining") == f"headway experiment pretraining -o OUTPUT --seeds 3 --data {tmp_path}"
+    assert command("choices") == f"headway experiment choices -o OUTPUT --seeds 3 --data {tmp_path}"
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_refusals(tmp_path: Path) -> None:
     assert_refused(run("experiment", "scalin", "-o", tmp_path), "no experiment 'scalin'; did you mean 'scaling'")
     gone = tmp_path / "gone"
     assert_refused(
-        run("experiment", "pretraining", "-o", tmp_path, "--data", gone), r"gone: no such folder; expected a folder"
+        run("experiment", "choices", "-o", tmp_path, "--data", gone), r"gone: no such folder; expected a folder"
     )
     assert run("experiment", "scaling").code == 2
     assert list(tmp_path.iterdir()) == []

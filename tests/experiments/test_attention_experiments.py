@@ -1,4 +1,4 @@
-"""Experiments without training: attention numbers, scaling, the linear shift, the picture of positions."""
+"""Experiments without training: exact checks, scaling, positions."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ import pytest
 import torch
 from pictures import assert_legible
 
-from headway.experiments import exact_checks, load_experiment, position_picture, scaling
+from headway.experiments import exact_checks, load_experiment, positions, scaling
 from headway.experiments.experiment import Numbers
 from headway.experiments.figures import figure_style
-from headway.experiments.linear_shift import rotation
+from headway.experiments.layer_measurements import distances_after
+from headway.experiments.positions import rotation
 from headway.experiments.verdicts import Verdict, settle
 from headway.nn.positions import SinusoidalPositions
 
 pytest_plugins = ["quick_form"]  # the fixtures of that file
 
 HOLDS, FAILS, OPEN = "holds exactly", "does not hold", "not decidable here"
-NAMES = ("exact-checks", "scaling", "linear-shift", "position-picture")
+NAMES = ("exact-checks", "scaling", "positions")
 
 
 def verdicts(name: str, numbers: Numbers) -> tuple[Verdict, ...]:
@@ -33,8 +34,7 @@ def verdicts(name: str, numbers: Numbers) -> tuple[Verdict, ...]:
     ("name", "outcomes"),
     [
         ("scaling", ["reproduced"] * 3),
-        ("linear-shift", [HOLDS, HOLDS, FAILS]),
-        ("position-picture", [HOLDS, HOLDS, "reproduced"]),
+        ("positions", [HOLDS, HOLDS, FAILS, HOLDS, HOLDS, "reproduced"]),
     ],
 )
 def test_verdicts_of_the_quick_form(measured: dict[str, Numbers], name: str, outcomes: list[str]) -> None:
@@ -49,13 +49,15 @@ def test_figures_and_words(measured: dict[str, Numbers], name: str) -> None:
 
 
 def _scaled_like_unscaled(numbers: Any) -> None:
-    numbers["with"]["gradient"] = numbers["without"]["gradient"]
+    for row in numbers["rows"]:
+        row["gradient"] = row["d_k"] ** -0.5
 
 
 def _same_gradient(size: float) -> Callable[[Any], None]:
     def change(numbers: Any) -> None:
-        numbers["without"]["gradient"] = {width: [1.0] * 3 for width in numbers["without"]["gradient"]}
-        numbers["without"]["gradient"]["1024"] = [size] * 3
+        for row in numbers["rows"]:
+            if row["softmax of"] == scaling.UNSCALED:
+                row["gradient"] = size if row["d_k"] == 1024 else 1.0
 
     return change
 
@@ -68,7 +70,8 @@ def _set(key: str, value: Any) -> Callable[[Any], None]:
 
 
 def _variance(numbers: Any) -> None:
-    numbers["without"]["variance"] = {width: [1.0] * 3 for width in numbers["without"]["variance"]}
+    for row in numbers["rows"]:
+        row["variance"] = 1.0
 
 
 def _errors(kind: str) -> Callable[[Any], None]:
@@ -86,10 +89,7 @@ def _told(*shares: float) -> Callable[[Any], None]:
     """With the paper's dropout, without which 0.9 of the positions are identified."""
 
     def change(numbers: Any) -> None:
-        found = {"0.0": [0.9] * len(shares), "0.1": shares}
-        numbers["told"]["embedding + encoding"] = {
-            rate: {"right": each, "near": [1.0] * len(shares)} for rate, each in found.items()
-        }
+        numbers["identified"]["embedding + encoding"] = {"0.0": [0.9] * len(shares), "0.1": shares}
 
     return change
 
@@ -101,15 +101,15 @@ def _told(*shares: float) -> Callable[[Any], None]:
         ("scaling", 1, _same_gradient(0.9), "opposite here"),
         ("scaling", 1, _same_gradient(0.2), OPEN),
         ("scaling", 2, _scaled_like_unscaled, "opposite here"),
-        ("linear-shift", 0, _errors("float64"), FAILS),
-        ("linear-shift", 0, _errors("float32"), FAILS),
-        ("linear-shift", 1, _waves([1, 10, 50, 10_000]), FAILS),
-        ("linear-shift", 2, _waves([1, 10, 100, 10_000]), HOLDS),
-        ("position-picture", 0, _set("nearest", 0.0), FAILS),
-        ("position-picture", 1, _set("likeness_spread", 3.0), FAILS),
-        ("position-picture", 2, _told(0.1, 0.2, 0.4), "opposite here"),
-        ("position-picture", 2, _told(0.89, 0.7, 0.89), OPEN),
-        ("position-picture", 2, _told(0.89, 0.85, 0.9), "reproduced"),
+        ("positions", 0, _errors("float64"), FAILS),
+        ("positions", 0, _errors("float32"), FAILS),
+        ("positions", 1, _waves([1, 10, 50, 10_000]), FAILS),
+        ("positions", 2, _waves([1, 10, 100, 10_000]), HOLDS),
+        ("positions", 3, _set("nearest", 0.0), FAILS),
+        ("positions", 4, _set("similarity_spread", 3.0), FAILS),
+        ("positions", 5, _told(0.1, 0.2, 0.4), "opposite here"),
+        ("positions", 5, _told(0.89, 0.7, 0.89), OPEN),
+        ("positions", 5, _told(0.89, 0.85, 0.9), "reproduced"),
     ],
 )
 def test_other_numbers_give_another_verdict(
@@ -160,19 +160,28 @@ def test_rotation() -> None:
 def test_a_position_is_told_from_the_sum_of_embedding_and_encoding() -> None:
     """By hand: an embedding a hundred times as large hides all encodings; an embedding of zeros hides none."""
     table = SinusoidalPositions(64)(torch.zeros(1, 200, 64))[0]
-    assert position_picture._identified(table, 0.0, 0.0, [1]) == {"right": [1.0], "near": [1.0]}
-    assert position_picture._identified(table, 100.0, 0.0, [1])["right"][0] < 0.1
-    assert position_picture._identified(table, 0.0, 0.99, [1])["right"][0] < 0.5
+    assert positions._identified(table, 0.0, 0.0, [1]) == [1.0]
+    assert positions._identified(table, 100.0, 0.0, [1])[0] < 0.1
+    assert positions._identified(table, 0.0, 0.99, [1])[0] < 0.5
+
+
+def test_masks_decide_what_outputs_depend_on(measured: dict[str, Numbers]) -> None:
+    """Without a mask, later tokens and padding change logits, and tokens always change the output at their position."""
+    values = measured["exact-checks"]["values"]["masks"]
+    assert values["earlier"] < 1e-4 < 0.01 < min(values["no_causal"], values["misplaced"])
+    assert values["padding"] < 1e-4 < 0.01 < values["no_padding"]
+    for name, influence in measured["exact-checks"]["influences"].items():
+        changes = torch.tensor(influence)
+        assert changes.diagonal().min() > 0.01
+        assert (float(changes.triu(1).max()) > 0.01) == (name == exact_checks.NO_CAUSAL)
 
 
 def test_shortest_paths_by_hand() -> None:
     """A running sum reaches all later positions in one layer; a shift by one position, one more in each layer."""
-    after, none, start = exact_checks._distances_after, math.inf, torch.where(torch.eye(3).bool(), 0.0, math.inf)
-    summed = after(lambda x: x.cumsum(1), start)
+    none, start = math.inf, torch.where(torch.eye(3).bool(), 0.0, math.inf)
+    summed = distances_after(lambda x: x.cumsum(1), start)
     assert summed.tolist() == [[1, none, none], [1, 1, none], [1, 1, 1]]
     shifted = start
     for _ in range(2):
-        shifted = exact_checks._distances_after(
-            lambda x: torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1]], 1), shifted
-        )
+        shifted = distances_after(lambda x: torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1]], 1), shifted)
     assert shifted.tolist() == [[none] * 3, [none] * 3, [2, none, none]]

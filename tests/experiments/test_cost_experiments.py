@@ -1,30 +1,32 @@
-"""The costs of layers and of models, and no peeking."""
+"""The costs of layers and of models."""
 
 from __future__ import annotations
 
 import math
+import re
+import time
 from collections.abc import Callable
 from copy import deepcopy
 from itertools import cycle
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from pictures import assert_legible
 
-from headway.experiments import layer_costs, load_experiment, model_costs, no_peeking
+from headway.experiments import layer_costs, load_experiment, model_costs
 from headway.experiments.experiment import Numbers, Settings
 from headway.experiments.figures import figure_style
 from headway.experiments.layer_measurements import (
-    LAYER_KINDS,
+    OPERATIONS,
     WINDOW,
     count_multiplications,
     graph_depth,
     make_layer,
     path_length,
-    saved_activation_bytes,
-    table1_ops,
-    time_layers,
+    saved_bytes,
+    time_in_turns,
 )
 from headway.experiments.model_measurements import TEST, read_pairs
 from headway.experiments.verdicts import Verdict, settle
@@ -33,7 +35,7 @@ from headway.nn.attention import attention_weights
 pytest_plugins = ["quick_form"]  # the fixtures of that file
 
 HOLDS, FAILS, OPEN = "holds exactly", "does not hold", "not decidable here"
-NAMES = ("layer-costs", "model-costs", "no-peeking")
+NAMES = ("layer-costs", "model-costs")
 
 
 def verdicts(name: str, numbers: Numbers) -> tuple[Verdict, ...]:
@@ -43,10 +45,16 @@ def verdicts(name: str, numbers: Numbers) -> tuple[Verdict, ...]:
 
 def test_verdicts_of_the_quick_form(measured: dict[str, Numbers]) -> None:
     """Only verdicts that hold by construction are checked; times depend on chance."""
-    found = {name: [each.outcome for each in verdicts(name, measured[name])] for name in NAMES}
-    assert found["no-peeking"] == [HOLDS, HOLDS]
+    found = [verdict.outcome for verdict in verdicts("layer-costs", measured["layer-costs"])]
     by_construction = {0: HOLDS, 1: HOLDS, 2: HOLDS, 4: FAILS, 6: FAILS}
-    assert {place: found["layer-costs"][place] for place in by_construction} == by_construction
+    assert {place: found[place] for place in by_construction} == by_construction
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_timed_claims_name_the_machine(measured: dict[str, Numbers], name: str) -> None:
+    regimes = {verdict.regime for verdict in verdicts(name, measured[name])}
+    assert regimes == {"", measured[name]["regime"]}
+    assert re.search(r"\d+ threads.*, (float32|bfloat16)$", measured[name]["regime"])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -56,38 +64,38 @@ def test_figures_and_words(measured: dict[str, Numbers], name: str) -> None:
 
 
 def _counted(numbers: Any) -> None:
-    numbers["counts"][0]["counted"] *= 3
+    numbers["counts"]["self-attention"][0][0] *= 3
 
 
 def _operations(layer: str, *counted: int) -> Callable[[Any], None]:
     """The layer takes these numbers of operations at the pairs with n < d, the recurrent layer always 100."""
 
     def change(numbers: Any) -> None:
-        below = [row for row in numbers["counts"] if row["n"] < row["d"]]
-        for row in below:
-            row["counted"] = 100
-        for row, count in zip([row for row in below if row["layer"] == layer], cycle(counted), strict=False):
-            row["counted"] = count
+        below = np.less(*np.ix_(layer_costs.COUNTED_LENGTHS, layer_costs.COUNTED_WIDTHS))
+        for kind, values in (("recurrent", [100]), (layer, counted)):
+            counts = np.array(numbers["counts"][kind])
+            counts[below] = np.resize(values, below.sum())
+            numbers["counts"][kind] = counts.tolist()
 
     return change
 
 
 def _deep(numbers: Any) -> None:
-    numbers["depths"]["self-attention"]["32"] = 200
+    numbers["depths"]["self-attention"][-1] = 200
 
 
 def _far(numbers: Any) -> None:
-    numbers["paths"]["recurrent"]["32"] = 1
+    numbers["paths"]["recurrent"][-1] = 1
 
 
 def _times(below: float, above: float, one: float | None = None) -> Callable[[Any], None]:
     """Self-attention takes 1 ms; recurrence takes the given times below and above n = d, and ``one`` in one case."""
 
     def change(numbers: Any) -> None:
-        for row in numbers["times"]:
-            row |= dict.fromkeys(LAYER_KINDS, 1.0) | {"recurrent": below if row["n"] < row["d"] else above}
+        times = np.where(np.less(*np.ix_(numbers["lengths"], numbers["widths"])), below, above)
+        numbers["times"] = {kind: np.ones_like(times).tolist() for kind in OPERATIONS} | {"recurrent": times.tolist()}
         if one is not None:
-            numbers["times"][1]["recurrent"] = one  # n = 8, d = 64
+            numbers["times"]["recurrent"][0][1] = one  # n = 8, d = 64
 
     return change
 
@@ -95,14 +103,7 @@ def _times(below: float, above: float, one: float | None = None) -> Callable[[An
 def _memory(plain_: int, fused: int) -> Callable[[Any], None]:
     def change(numbers: Any) -> None:
         for kind, exponent in (("self-attention", plain_), ("fused self-attention", fused)):
-            numbers["kept"][kind] = {str(n): n**exponent for n in (8, 32)}
-
-    return change
-
-
-def _leak(model: str, what: str, size: float) -> Callable[[Any], None]:
-    def change(numbers: Any) -> None:
-        numbers["models"][model][what] = [size] * 3
+            numbers["kept"][kind] = [n**exponent for n in numbers["lengths"]]
 
     return change
 
@@ -112,8 +113,8 @@ def _scores(ms: float, mib: float) -> Callable[[Any], None]:
 
     def change(numbers: Any) -> None:
         rounds = [2.0 + number / 100 for number in range(15)]
-        numbers["milliseconds"] |= {layer_costs.PAPER: rounds, layer_costs.ADDITIVE: [ms * time for time in rounds]}
-        numbers["mebibytes"] |= {layer_costs.PAPER: 4.0, layer_costs.ADDITIVE: 4.0 * mib}
+        numbers["milliseconds"] = {"scaled_dot": rounds, "additive": [ms * time for time in rounds]}
+        numbers["mebibytes"] = {"scaled_dot": 4.0, "additive": 4.0 * mib}
 
     return change
 
@@ -123,9 +124,8 @@ def _growth(restricted: float, whole: float) -> Callable[[Any], None]:
 
     def change(numbers: Any) -> None:
         for kind, power in (("restricted self-attention", restricted), ("self-attention", whole)):
-            for row in numbers["times"]:
-                row[kind] = row["n"] ** power
-            numbers["kept"][kind] = {n: int(n) ** power for n in numbers["kept"][kind]}
+            numbers["kept"][kind] = [n**power for n in numbers["lengths"]]
+            numbers["times"][kind] = [[n**power] * len(numbers["widths"]) for n in numbers["lengths"]]
 
     return change
 
@@ -135,7 +135,7 @@ def _grid(recurrent: float, transformer: float, bytes_: float) -> Callable[[Any]
 
     def change(numbers: Any) -> None:
         for row in numbers["grid"]:
-            slower = recurrent if row["model"] == model_costs.ATTENDING else transformer
+            slower = recurrent if row["model"] in model_costs.RECURRENT else transformer
             is_long = row["n"] == 32
             row |= {"seconds": [slower if is_long else 1.0] * 6, "bytes": bytes_ if is_long else 1.0}
 
@@ -171,11 +171,6 @@ def _grid(recurrent: float, transformer: float, bytes_: float) -> Callable[[Any]
         ("model-costs", 1, _grid(1.0, 1.0, 1.05), FAILS),
         ("model-costs", 2, _grid(1.0, 1.0, 1.2), HOLDS),
         ("model-costs", 2, _grid(1.0, 1.0, 1.05), FAILS),
-        ("no-peeking", 0, _leak("Transformer", "earlier", 0.01), FAILS),
-        ("no-peeking", 0, _leak(no_peeking.NO_CAUSAL, "earlier", 0.0), OPEN),
-        ("no-peeking", 0, _leak("Transformer", "later", 0.0), OPEN),
-        ("no-peeking", 1, _leak("GRU without attention", "padding", 0.01), FAILS),
-        ("no-peeking", 1, _leak(no_peeking.NO_PADDING, "padding", 0.0), OPEN),
     ],
 )
 def test_numbers_that_decide(
@@ -187,8 +182,8 @@ def test_numbers_that_decide(
 
 
 def test_a_range_of_equal_numbers_is_one_number() -> None:
-    assert layer_costs._range([2.0, 2.0000001]) == "2"
-    assert layer_costs._range([0.5, 0.125]) == "0.125 to 0.5"
+    assert layer_costs._range(np.array([2.0, 2.0000001])) == "2"
+    assert layer_costs._range(np.array([0.5, 0.125])) == "0.125 to 0.5"
 
 
 class TestModelCosts:
@@ -226,7 +221,7 @@ class TestModelCosts:
 class TestLayers:
     def test_multiplications(self) -> None:
         """By hand for n = 3 and d = 4: two products of 3 x 4 x 3, two of 3 x 4 x 4, and so on."""
-        found = {kind: count_multiplications(kind, 3, 4) for kind in LAYER_KINDS}
+        found = {kind: count_multiplications(kind, 3, 4) for kind in OPERATIONS}
         assert found == {
             "self-attention": 2 * 3 * 3 * 4,
             "whole self-attention": 2 * 3 * 3 * 4 + 4 * 3 * 4 * 4,
@@ -234,16 +229,16 @@ class TestLayers:
             "convolution": 3 * 3 * 4 * 4,
             "restricted self-attention": 2 * 3 * WINDOW * 4,
         }
-        assert table1_ops("recurrent", 3, 4) == 3 * 16
+        assert OPERATIONS["recurrent"](3, 4) == 3 * 16
 
     @pytest.mark.parametrize("n", [2, 9, 20])
     def test_paths(self, n: int) -> None:
         """By hand: causal convolutions of width 3 reach back 2, dilated ones 2, 8, 26; windows of 8 reach 4."""
-        assert path_length("self-attention", n, 3) == 1
-        assert path_length("recurrent", n, 3) == n - 1
-        assert path_length("convolution", n, 3) == math.ceil((n - 1) / 2)
-        assert path_length("dilated convolution", n, 3) == next(m for m in range(1, 9) if 3**m > n - 1)
-        assert path_length("restricted self-attention", n, 3) == math.ceil((n - 1) / 4)
+        assert path_length("self-attention", n) == 1
+        assert path_length("recurrent", n) == n
+        assert path_length("convolution", n) == math.ceil((n - 1) / 2)
+        assert path_length("dilated convolution", n) == next(m for m in range(1, 9) if 3**m > n - 1)
+        assert path_length("restricted self-attention", n) == math.ceil((n - 1) / 4)
 
     def test_depth(self) -> None:
         assert graph_depth("recurrent", 20, 4) - graph_depth("recurrent", 10, 4) >= 10
@@ -264,20 +259,20 @@ class TestLayers:
     def test_memory(self) -> None:
         """The weights are n x n floats; the output of any layer is n x d."""
         x = torch.randn(1, 50, 4, requires_grad=True)
-        assert saved_activation_bytes(make_layer("self-attention", 4), x) >= 4 * 50 * 50
-        assert 4 * 50 * 4 <= saved_activation_bytes(make_layer("fused self-attention", 4), x) < 4 * 50 * 50
+        assert saved_bytes(make_layer("self-attention", 4), x) >= 4 * 50 * 50
+        assert 4 * 50 * 4 <= saved_bytes(make_layer("fused self-attention", 4), x) < 4 * 50 * 50
 
-    def test_times_of_layers_that_take_turns(self) -> None:
-        turns: list[str] = []
 
-        class Layer(torch.nn.Linear):
-            def forward(self, x: torch.Tensor) -> torch.Tensor:
-                turns.append(name_of[self])
-                return super().forward(x)
+def test_functions_that_are_timed_take_turns() -> None:
+    """The first of three rounds is a warm-up. The time of a function with several turns is their mean."""
+    turns, pauses = list[str](), cycle([0.0, 0.004])
 
-        layers = {"one": Layer(4, 4), "other": Layer(4, 4)}
-        name_of = {layer: name for name, layer in layers.items()}
-        times = time_layers(layers, torch.randn(1, 5, 4), rounds=3)
-        assert turns == ["one", "other"] * 4  # the first round is a warm-up
-        assert {name: len(each) for name, each in times.items()} == {"one": 3, "other": 3}
-        assert all(0 < each < 1e4 for values in times.values() for each in values)
+    def run(name: str, pause: float) -> None:
+        turns.append(name)
+        time.sleep(pause)
+
+    one, other = ("one", lambda: run("one", next(pauses))), ("other", lambda: run("other", 0.0))
+    times = time_in_turns([one, other, one], 2)
+    assert turns == ["one", "other", "one"] * 3
+    assert {name: len(values) for name, values in times.items()} == {"one": 2, "other": 2}
+    assert all(0.002 <= value < 1 for value in times["one"])

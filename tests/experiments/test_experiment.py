@@ -65,14 +65,13 @@ class Stub:
                 Verdict("does not hold", f"{numbers['values'][0]}"),
             ),
             draw,
-            lambda numbers: f"Measured: {numbers['values'][0]}",
             data_files=("corpus/a.txt",),
             reads_pool=True,
         )
 
     def measure(self, settings: Settings) -> Numbers:
         self.measured += 1
-        rows = [{"name": NASTY, "count": 12345, "share": 0.123456, "no": None, "fast": True}, {"list": [1, 2]}]
+        rows = [{"name": NASTY, "count": 12345, "share": 0.123456, "no": None, "fast": True, "list": [1, 2]}]
         return {"values": (1.5, float("nan")), "tables": {f"Caption {NASTY}": rows}}
 
 
@@ -97,13 +96,14 @@ class TestRunning:
         assert found["numbers"]["values"] == [1.5, None]
         code = found["how"].pop("code")
         assert re.fullmatch(r"[0-9a-f]{40}", code)
-        assert found["how"] == {"form": "quick", "seeds": [1, 2], "data": None, "pool": None}
+        how = {"form": "quick", "seeds": [1, 2], "data": None, "pool": None, "code is current": True}
+        assert found["how"] == how
         assert found["command"] == "headway experiment stub"
         assert {"hardware", "PyTorch", "headway"} <= found["where"].keys()
         assert found["seconds"] > 0
         assert found["date"]
         assert record.verdicts[1].reason == "1.5"
-        assert found["explanation"] == f"First paragraph {NASTY}\nof two lines\n\n    x = y\n\nMeasured: 1.5"
+        assert found["explanation"] == f"First paragraph {NASTY}\nof two lines\n\n    x = y"
 
     def test_what_was_measured_is_judged_and_drawn_again_but_not_measured(
         self, settings: Settings, tmp_path: Path
@@ -335,7 +335,6 @@ class TestReport:
                 "because",
                 "First paragraph",
                 "    x = y",
-                "Measured: 1.5",
                 "Caption",
             ),
             *("headway experiment one", f"headway {NASTY}"),

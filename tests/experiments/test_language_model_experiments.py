@@ -6,27 +6,23 @@ import math
 from itertools import product
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from headway.errors import ConfigError
-from headway.experiments import load_experiment, pretraining, scaling_laws
-from headway.experiments.corpus import write_files
+from headway.experiments import load_experiment, scaling_laws
+from headway.experiments.corpus import made_up_text, write_files
 from headway.experiments.experiment import Settings
-from headway.experiments.scaling_laws import fit_power_laws
-from headway.models.masked import MaskedConfig, MaskedTransformer
+from headway.experiments.scaling_laws import column, fit_power_laws, train_recipe
+from headway.training.loop import Result
+from headway.training.recipe import Recipe
 
 BOOKS_CHARACTERS = 150  # about as many as the full version's text has
 
 
 def full_form(work: Path, data: Path | None = None) -> Settings:
     return Settings(quick=False, seeds=(1,), data_folder=data, work_folder=work, say=lambda _: None)
-
-
-def test_the_pretrained_model_has_the_stated_size() -> None:
-    config = MaskedConfig.parse({**pretraining._MODEL, **pretraining._FULL_SIZE}, "test")
-    count = sum(each.numel() for each in MaskedTransformer(config, 8000).parameters())
-    assert count == pytest.approx(3.3e6, rel=0.03)
 
 
 def test_scaling_trains_three_sizes_with_each_compute(tmp_path: Path) -> None:
@@ -71,28 +67,42 @@ def test_a_loss_that_approaches_a_constant_is_no_power_law() -> None:
     assert fit_power_laws(runs)["bend"] < -1.5 * 0.02
 
 
-@pytest.mark.parametrize("name", ["pretraining", "scaling-laws"])
-def test_a_missing_corpus_is_named(name: str, tmp_path: Path) -> None:
-    experiment = load_experiment(name)
+def test_a_missing_corpus_is_named(tmp_path: Path) -> None:
+    experiment = load_experiment("scaling-laws")
     for data in (None, tmp_path):
         with pytest.raises(ConfigError, match=experiment.data_files[0]):
             experiment.measure(full_form(tmp_path / "work", data))
 
 
-def test_random_weights_are_a_start_with_the_same_vocabulary(tmp_path: Path) -> None:
-    settings = Settings(quick=True, seeds=(1,), data_folder=None, work_folder=tmp_path, say=lambda _: None)
-    texts = write_files({"texts.txt": "one two three\n" * 200}, tmp_path, "unlabeled")
-    pretrained = tmp_path / pretraining._pretrain(settings, texts)["model"]
-    first, other = (pretraining._random_weights(pretrained, seed) for seed in (1, 2))
-    assert (first / "tokenizer.json").read_bytes() == (pretrained / "tokenizer.json").read_bytes()
-    weights = [(folder / "model.safetensors").read_bytes() for folder in (first, other, pretrained)]
-    assert len(set(weights)) == 3
-    assert len({len(each) for each in weights}) == 1
+@pytest.fixture
+def quick(tmp_path: Path) -> Settings:
+    return Settings(quick=True, seeds=(1,), data_folder=None, work_folder=tmp_path, say=lambda _: None)
 
 
-def test_the_fewest_labeled_texts_have_all_labels(tmp_path: Path) -> None:
-    settings = Settings(quick=True, seeds=(1,), data_folder=None, work_folder=tmp_path, say=lambda _: None)
-    train, _ = pretraining._read(settings)
-    fewest = min(count for count, *_ in pretraining._QUICK if count is not None)
-    for seed in range(1, 11):
-        assert {name for name, _ in Random(seed).sample(train, fewest)} == {name for name, _ in train}
+def recipe(settings: Settings, seed: int = 1, text_seed: int = 1) -> Recipe:
+    random = Random(text_seed)
+    files = {name: made_up_text(count, random) for name, count in (("train.txt", 60), ("dev.txt", 10))}
+    return scaling_laws._recipe(settings, write_files(files, settings.work_folder, "text"), seed, (16, 1), 2, 512)
+
+
+def test_a_model_is_trained_once(quick: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = train_recipe(quick, recipe(quick), "model")
+    assert first["loss"] > 0
+    assert train_recipe(quick, recipe(quick, seed=2), "model") != first
+    monkeypatch.delattr(scaling_laws, "train")  # trained models need none
+    assert train_recipe(quick, recipe(quick), "model") == first
+    with pytest.raises(NameError):
+        train_recipe(quick, recipe(quick, text_seed=2), "model")  # different text, so a different run
+
+
+def test_an_interrupted_training_stops_the_experiment(quick: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaling_laws, "train", lambda *_: Result(1, True, None, {}))
+    with pytest.raises(KeyboardInterrupt):
+        train_recipe(quick, recipe(quick), "model")
+    monkeypatch.undo()
+    assert train_recipe(quick, recipe(quick), "model")["loss"] > 0  # nothing was recorded as done
+
+
+def test_columns() -> None:
+    runs: list[dict[str, Any]] = [{"compute": 1, "loss": 1}, {"compute": 2, "loss": 2.5}, {"compute": 1, "loss": 3}]
+    assert column(runs, "loss", compute=1) == [1, 3]

@@ -20,7 +20,7 @@ from headway.experiments.changed_transformer import ARCHITECTURE
 from headway.experiments.choices import COMPARISONS
 from headway.experiments.corpus import made_up_text
 from headway.experiments.experiment import Settings
-from headway.experiments.pool import VARIANTS, PoolRun, Variant, all_runs, recipe_sections
+from headway.experiments.pool import VARIANTS, PoolRun, Variant, all_runs, merge_sections, recipe_sections
 from headway.experiments.pool_runs import PoolFolder, describe_pool, work_on_pool, write_record
 from headway.jobs.named_leases import NamedLeases
 from headway.models.registry import ARCHITECTURES, register
@@ -289,3 +289,7 @@ def test_a_run_whose_folder_is_locked_is_left_for_later(
     work_on_pool(folder, replace(settings, say=said.append))
     assert tried == ["baseline-seed1", "baseline-seed2", "baseline-seed1", "baseline-seed1"]
     assert sum("process 7" in line for line in said) == 1
+
+
+def test_later_sections_replace_earlier_keys() -> None:
+    assert merge_sections({"a": {"x": 1, "y": 2}}, {"a": {"x": 3}, "b": {}}) == {"a": {"x": 3, "y": 2}, "b": {}}

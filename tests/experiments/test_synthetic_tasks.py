@@ -8,10 +8,10 @@ import pytest
 import torch
 from pictures import assert_legible, overlapping_texts
 
-from headway.experiments import load_experiment, synthetic_tasks, synthetic_training
+from headway.experiments import load_experiment, synthetic_tasks
 from headway.experiments.experiment import Numbers, to_json_values
 from headway.experiments.figures import figure_style
-from headway.experiments.synthetic_training import HEADS, LOOK_BACK, LOOK_UPS, ORDERS, RECALL, VALUES, make_setup
+from headway.experiments.synthetic_tasks import HEADS, LOOK_BACK, LOOK_UPS, ORDERS, RECALL, VALUES, make_setup
 from headway.experiments.verdicts import settle
 
 REPRODUCED, EQUAL, OPPOSITE, OPEN = "reproduced", "no difference above", "opposite here", "not decidable here"
@@ -44,7 +44,7 @@ def made_up(num_seeds: int = 5, changes: dict[tuple[str, str, int], float] | Non
                 runs.append(
                     {"task": task, "variant": variant, "seed": seed, "curve": curve, "right": right, "seconds": 9.0}
                 )
-    return {"runs": runs, "rates": {"LSTM": 0.01}}
+    return {"runs": runs, "rates": dict.fromkeys(synthetic_tasks.ARCHITECTURES, 0.01)}
 
 
 def outcomes(numbers: Numbers) -> list[str]:
@@ -53,7 +53,7 @@ def outcomes(numbers: Numbers) -> list[str]:
 
 
 def test_shares_that_bear_the_claims_out_reproduce_them() -> None:
-    expected = [EQUAL if comparison.equal else REPRODUCED for comparison in synthetic_tasks.COMPARISONS]
+    expected = [EQUAL if sign == "=" else REPRODUCED for _, _, sign, *_ in synthetic_tasks.COMPARISONS]
     assert outcomes(made_up()) == expected
 
 
@@ -71,34 +71,34 @@ def test_shares_that_bear_the_claims_out_reproduce_them() -> None:
     ],
 )
 def test_other_shares_contradict_a_claim(words: str, changes: dict[tuple[str, str, int], float]) -> None:
-    (number,) = [n for n, comparison in enumerate(synthetic_tasks.COMPARISONS) if words in comparison.claim.text]
+    (number,) = [n for n, claim in enumerate(synthetic_tasks.CLAIMS) if words in claim.text]
     assert outcomes(made_up(changes=changes))[number] == OPPOSITE
 
 
 def test_without_all_seeds_or_a_reference_that_has_learned_nothing_is_decided() -> None:
     assert set(outcomes(made_up(num_seeds=4))) == {OPEN}
     found = outcomes(made_up(changes={(LOOK_UPS, "4 heads", 8): 0.9}))
-    heads = [comparison.task == LOOK_UPS for comparison in synthetic_tasks.COMPARISONS]
+    heads = [task == LOOK_UPS for task, *_ in synthetic_tasks.COMPARISONS]
     assert [outcome == OPEN for outcome in found] == heads
 
 
 def test_rewriting() -> None:
     for order, expected in (("copy", [7, 5, 9]), ("reverse", [9, 5, 7]), ("sort", [5, 7, 9])):
         assert ORDERS[order](torch.tensor([[7, 5, 9]])).tolist() == [expected]
-    (source, prefix), target = synthetic_training.draw_rewriting(ORDERS["reverse"], 6)
+    (source, prefix), target = synthetic_tasks.draw_rewriting(ORDERS["reverse"], 6)
     assert torch.equal(target.squeeze(-1), source.flip(1))
     assert torch.equal(prefix[:, 1:], target[:, :-1, 0])
 
 
 def test_looking_back() -> None:
-    (symbols,), expected = synthetic_training.draw_look_back(9)
+    (symbols,), expected = synthetic_tasks.draw_look_back(9)
     assert torch.equal(expected[:, LOOK_BACK:], symbols[:, :-LOOK_BACK])
     assert (expected[:, :LOOK_BACK] == -1).all()
 
 
 @pytest.mark.parametrize("answers", [1, 2])
 def test_look_ups_by_a_dictionary(answers: int) -> None:
-    (tokens,), expected = synthetic_training.draw_look_ups(answers, 4)
+    (tokens,), expected = synthetic_tasks.draw_look_ups(answers, 4)
     for row, labels in zip(tokens.tolist(), expected.tolist(), strict=True):
         dictionary = dict(row[:4])
         assert len(dictionary) == 4
@@ -115,10 +115,10 @@ def test_a_model_that_knows_the_rule_is_always_right_and_one_that_guesses_is_not
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
             return torch.nn.functional.one_hot(tokens.roll(LOOK_BACK, 1), 16)
 
-    right = synthetic_training._test(Rule(), setup.draw, 8)
+    right = synthetic_tasks._test(Rule(), setup.draw, 8)
     assert right == [None] * LOOK_BACK + [1.0] * 5
     torch.manual_seed(1)
-    guessed = synthetic_training._test(setup.make().eval(), setup.draw, 8)
+    guessed = synthetic_tasks._test(setup.make().eval(), setup.draw, 8)
     assert all(0 < share < 0.2 for share in guessed[LOOK_BACK:] if share is not None)
 
 
@@ -130,4 +130,4 @@ def test_the_figure_is_legible() -> None:
 
 
 def test_heads_divide_the_width() -> None:
-    assert all(synthetic_training.WIDTH % heads == 0 for heads in HEADS)
+    assert all(synthetic_tasks.WIDTH % heads == 0 for heads in HEADS)

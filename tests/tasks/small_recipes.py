@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headway.experiments.training import merge_sections
+from headway.experiments.pool import merge_sections
 from headway.tasks import parse_recipe
 from headway.training.recipe import Recipe
 

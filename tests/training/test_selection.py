@@ -14,7 +14,7 @@ from listening import Heard
 
 from headway.bundle import read_config
 from headway.errors import BundleError, CheckpointError, DataError
-from headway.experiments.training import merge_sections
+from headway.experiments.pool import merge_sections
 from headway.tasks import parse_recipe, train
 from headway.training import loop
 from headway.training.fine_tuning import complete_recipe

@@ -14,7 +14,7 @@ import torch
 import headway
 from headway.bundle import Bundle, LanguageModelBundle, MaskedLanguageModelBundle, TaskConfig, load_bundle
 from headway.errors import ConfigError
-from headway.experiments.training import merge_sections
+from headway.experiments.pool import merge_sections
 from headway.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from headway.models.masked import MaskedConfig, MaskedTransformer
 from headway.models.transformer import Transformer

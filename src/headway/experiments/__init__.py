@@ -17,9 +17,7 @@ __all__ = ["EXPERIMENT_NAMES", "load_experiment"]
 EXPERIMENT_NAMES = (
     "exact-checks",
     "scaling",
-    "linear-shift",
-    "position-picture",
-    "no-peeking",
+    "positions",
     "layer-costs",
     "model-costs",
     "depth",
@@ -27,7 +25,6 @@ EXPERIMENT_NAMES = (
     "choices",
     "step-by-step",
     "what-heads-see",
-    "pretraining",
     "scaling-laws",
 )
 """The names of all experiments, in the order of the report."""
@@ -48,9 +45,7 @@ def load_experiment(name: str) -> Experiment:
             f"no experiment {name!r}; {spelling_hint(name, [*EXPERIMENT_NAMES, 'all', 'pool', 'report'])}"
         )
     module = import_module(f"{__name__}.{name.replace('-', '_')}")
-    optional = {
-        key.lower(): getattr(module, key) for key in ("explain", "DATA_FILES", "READS_POOL") if key in dir(module)
-    }
+    optional = {key.lower(): getattr(module, key) for key in ("DATA_FILES", "READS_POOL") if hasattr(module, key)}
     claims = module.CLAIMS if hasattr(module, "CLAIMS") else read_claims(name)
     steps = module.measure, module.judge, module.draw
     return Experiment(name, module.TITLE, str(module.__doc__), claims, *steps, **optional)

@@ -103,6 +103,7 @@ COMPARISONS = tuple(
 )
 TITLE, CLAIMS = "Which choices matter", tuple(comparison.claim for comparison in COMPARISONS)
 DATA_FILES, READS_POOL = MULTI30K, True
+_CAPTIONS = {"loss": "loss (nats per token)", "bleu": "BLEU", "error": "error (%)"}  # of statistics in the table
 _VARIANT = {variant.name: variant for variant in VARIANTS}
 _GROUP_SIZES = Counter(claim.group for claim in COMPARISONS)
 
@@ -137,14 +138,7 @@ def measure(settings: Settings) -> Numbers:
             effects[claim.key] = astuple(_seed_effect(claim, runs)), _sampling_error(claim, sides)
     table = [
         {"variant": name, "recorded": len(records[name]), "planned": variant.seeds}
-        | {
-            caption: fmean(values) if (values := _values(runs, name, key)) else None
-            for key, caption in (
-                ("loss", "loss (nats per token)"),
-                ("bleu", "BLEU"),
-                ("error", "error (%)"),
-            )
-        }
+        | {caption: fmean(_values(runs, name, key) or [math.nan]) for key, caption in _CAPTIONS.items()}
         for name, variant in _VARIANT.items()
     ]
     return {"runs": runs, "effects": effects, "tables": {"Variants: recorded runs, and means of the test set": table}}
@@ -195,14 +189,9 @@ def judge(numbers: Numbers) -> tuple[Verdict | Tested, ...]:
 
 def _judge(claim: ChoiceClaim, numbers: Numbers) -> Verdict | Tested:
     regime, statistic = Regime(claim.regime), STATISTICS[claim.statistic]
-    sides = [
-        [
-            run
-            for run in numbers["runs"]
-            if run["variant"] == name and (run["diverged"] or claim.statistic in run["values"])
-        ]
-        for name in claim.sides  # a training that diverges is a result, too
-    ]
+    # A training that diverges is a result, too.
+    runs = [run for run in numbers["runs"] if run["diverged"] or claim.statistic in run["values"]]
+    sides = [[run for run in runs if run["variant"] == name] for name in claim.sides]
     planned = [_VARIANT[name].seeds for name in claim.sides]
     lacks = any(len(side) < seeds for side, seeds in zip(sides, planned, strict=True))
     obstacle = _missing(claim, list(map(len, sides)), numbers) if lacks else _missed_gate(claim.gate, numbers)
@@ -246,10 +235,9 @@ def _judge_divergence(claim: ChoiceClaim, diverged: Sequence[int], planned: Sequ
     is_certain = fisher_p_value(diverged, planned) <= LEVEL / _GROUP_SIZES[claim.group]
     is_worse = diverged[0] / planned[0] > diverged[1] / planned[1]
     agrees = is_certain and claim.direction != "equal" and is_worse == (claim.direction == "worse")
-    judged = decide(reason, supported=agrees, refuted=is_certain and not agrees, exact=False)
-    if judged.outcome == "not decidable here":
-        reason += "; more seeds would be needed, which it would take to be certain"
-    return Verdict(judged.outcome, reason, regime=claim.regime)
+    if not is_certain:
+        reason += "; it would take more seeds to be certain"
+    return decide(reason, supported=agrees, refuted=is_certain and not agrees, exact=False, regime=claim.regime)
 
 
 def _missing(claim: ChoiceClaim, recorded: Sequence[int], numbers: Numbers) -> str:
@@ -312,10 +300,3 @@ def draw(numbers: Numbers) -> Figure:
     what = "smallest differences; positive: as claimed"
     label(effects, "Effects (95 % intervals)", what, "variant, statistic")
     return picture
-
-
-def explain(numbers: Numbers) -> str:
-    """Say how far the baseline is."""
-    scores = _values(numbers["runs"], "baseline", "bleu")
-    shown = f": {', '.join(f'{score:.1f}' for score in scores)} BLEU" if scores else ""
-    return f"{len(scores)} of {_VARIANT['baseline'].seeds} runs of the baseline are recorded{shown}."

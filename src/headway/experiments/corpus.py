@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from headway.data.store import fingerprint
 from headway.errors import ConfigError
@@ -21,7 +22,7 @@ AG_NEWS = ("ag-news/train.tsv", "ag-news/dev.tsv")
 
 _NOUNS = ("bird", "cat", "child", "cow", "dog", "fish")
 _ADJECTIVES = ("big", "old", "red", "small")
-VERBS = ("finds", "hears", "likes", "sees")
+_VERBS = ("finds", "hears", "likes", "sees")
 
 
 def find_data(settings: Settings, files: Sequence[str], name: str) -> Path:
@@ -39,6 +40,12 @@ def find_data(settings: Settings, files: Sequence[str], name: str) -> Path:
     return folder
 
 
+def pair_files(corpus: Path) -> dict[str, Any]:
+    """Return the keys of a recipe's data section that name the sentence pairs of a corpus."""
+    train, dev = ({"files": [f"{name}.de", f"{name}.en"]} for name in ("train", "val"))
+    return {"folder": str(corpus), "train": [train], "dev": dev}
+
+
 def made_up_text(num_sentences: int, random: Random) -> str:
     """Draw sentences like "big dog sees cat stop", one per line; each of the two nouns may have an adjective."""
 
@@ -46,7 +53,7 @@ def made_up_text(num_sentences: int, random: Random) -> str:
         noun = random.choice(_NOUNS)
         return noun if random.random() < 0.3 else f"{random.choice(_ADJECTIVES)} {noun}"
 
-    sentences = (f"{noun_phrase()} {random.choice(VERBS)} {noun_phrase()} stop" for _ in range(num_sentences))
+    sentences = (f"{noun_phrase()} {random.choice(_VERBS)} {noun_phrase()} stop" for _ in range(num_sentences))
     return "".join(f"{sentence}\n" for sentence in sentences)
 
 

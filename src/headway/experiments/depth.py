@@ -46,12 +46,8 @@ def measure(settings: Settings) -> Numbers:
         | {"sizes": [_first_gradient(norm, residual, depth, seed) for depth in depths]}
         for seed, norm, residual in product(range(3 if settings.quick else NUM_UNTRAINED), NORMS, (True, False))
     ]
-    table = [
-        {key: row[key] for key in ("norm", "residual", "seed")}
-        | {f"depth {depth}": size for depth, size in zip(depths, row["sizes"], strict=True)}
-        for row in gradients
-    ]
-    return {"depths": depths, "gradients": gradients, "tables": {"Gradient norm of the first encoder block": table}}
+    caption = f"Gradient norm of the first encoder block, for {', '.join(map(str, depths))} layers"
+    return {"depths": depths, "gradients": gradients, "tables": {caption: gradients}}
 
 
 def _first_gradient(norm: Norm, residual: bool, depth: int, seed: int) -> float:

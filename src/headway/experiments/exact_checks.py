@@ -9,37 +9,46 @@ The first six are about an example of a notebook, which applies self-attention w
     Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V,  Q = K = V = X        (Vaswani et al. 2017, equation 1)
 
 to x1 = (0, 0, 1), x2 = (0, 0, 2) and x3 = (1, 0, 0), and prints the weights .2992, .5329, .1679 of the first query,
-.2228, .7070, .0702 of the second and .2645, .2645, .4711 of the third. On the right of the figure, arrows lead from
-each of these vectors to the result of its query.
+.2228, .7070, .0702 of the second and .2645, .2645, .4711 of the third. In the last panel of the first row, arrows lead
+from each of these vectors to the result of its query.
+
+What a prediction may depend on (sections 3.1 and 3.2.3) is measured by replacing one target token after another, and by
+padding source and target further. In the second row, each square shows by how much the logits of one output (row)
+change when one target token (column) is replaced. The output at position i is computed from the tokens up to i and
+predicts token i + 1, so everything above the diagonal must be 0. This is why all positions can be trained at once: no
+prediction sees its answer. As a control, models with a mask removed or misplaced are measured, too: a measurement that
+does not detect them proves nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
+from jaxtyping import Bool, Float, Int
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from torch import Tensor, nn
-from torch.autograd.functional import jacobian
 from torch.nn import functional as F
 
 from headway.experiments.experiment import Claim, Numbers, Settings, read_declarations
 from headway.experiments.figures import bars, heat_map, label, subplots
-from headway.experiments.layer_measurements import make_layer
+from headway.experiments.layer_measurements import PATH_WIDTH, distances_after, path_length
 from headway.experiments.verdicts import Verdict, decide
+from headway.models.recurrent import RecurrentConfig, RecurrentModel
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.attention import MultiHeadAttention, attention_weights, scaled_dot_product_attention
 from headway.nn.blocks import FeedForward
 from headway.nn.dropout import Dropout
 from headway.nn.loss import label_smoothed_cross_entropy
 from headway.nn.masks import Causal
+from headway.text.base import BOS, EOS, PAD
 
 EXACT = 1e-5  # a difference in float32 that is rounding
 LAYERS = 24  # layers of attention without anything else
-_WORDS, _WIDTH = 40, 32  # vocabulary, width
+_WORDS, _WIDTH = 40, PATH_WIDTH  # vocabulary, width
 _STACK = {"d_model": _WIDTH, "num_heads": 4, "d_ff": 64, "dropout": 0.0, "encoder_layers": 2, "decoder_layers": 2}
 
 TITLE = "What a computation decides"
@@ -154,23 +163,89 @@ def _order() -> Values:
     return {"encoder": _gap(encoded[:, order], shuffled), "decoder": _gap(*decoded)}
 
 
-def _misplaced_mask() -> Values:
-    class Misplaced(Transformer):
-        def decode(self, target: Tensor, memory: Tensor, source_mask: Tensor) -> Tensor:
-            size = target.size(1)
-            everything = torch.ones(1, size, size, dtype=torch.bool)
-            causal = everything.tril()[:, :, : memory.size(1)] & source_mask
-            hidden: Tensor = self.decoder(self.embed_target(target), memory, everything, causal)
-            return hidden
+class _NoCausalMask(Transformer):
+    """A Transformer that is broken on purpose: every target position sees all others."""
 
-    config, result = TransformerConfig.parse(_STACK, "exact-checks"), Values()
-    source, target = (torch.randint(4, _WORDS, (1, 9)) for _ in range(2))
-    changed = target.clone()
-    changed[0, -1] = 4 + (int(target[0, -1]) - 3) % (_WORDS - 4)
-    for name, kind in (("misplaced", Misplaced), ("right", Transformer)):
-        model = kind(config, _WORDS, _WORDS).eval()
-        result[name] = _gap(model(source, target)[:, :-1], model(source, changed)[:, :-1])
-    return result
+    def decode(
+        self, target: Int[Tensor, "B T"], memory: Float[Tensor, "B S D"], source_mask: Bool[Tensor, "B #T S"]
+    ) -> Float[Tensor, "B T D"]:
+        everything = torch.ones(1, target.size(1), target.size(1), dtype=torch.bool)
+        hidden: Tensor = self.decoder(self.embed_target(target), memory, everything, source_mask)
+        return hidden
+
+
+class _MisplacedMask(_NoCausalMask):
+    """The causal mask is in the attention over the source instead of self-attention."""
+
+    def decode(
+        self, target: Int[Tensor, "B T"], memory: Float[Tensor, "B S D"], source_mask: Bool[Tensor, "B 1 S"]
+    ) -> Float[Tensor, "B T D"]:
+        causal = torch.ones(target.size(1), memory.size(1), dtype=torch.bool).tril()
+        return super().decode(target, memory, source_mask & causal)
+
+
+class _NoPaddingMask(Transformer):
+    """A Transformer that is broken on purpose: padding is attended to like any token."""
+
+    pad = -1
+
+
+SOUND = "Transformer"
+NO_CAUSAL, MISPLACED, NO_PADDING = "no causal mask", "causal mask in cross-attention", "no padding mask"
+MODELS: dict[str, tuple[type[Transformer | RecurrentModel], dict[str, str]]] = {
+    SOUND: (Transformer, {}),
+    "pre-norm, learned positions": (Transformer, {"norm": "pre", "positions": "learned"}),
+    "pre-norm, rotary positions": (Transformer, {"norm": "pre", "positions": "rotary"}),
+    "additive score": (Transformer, {"score": "additive"}),
+    "GRU": (RecurrentModel, {"attention": "none"}),
+    "GRU with attention": (RecurrentModel, {"attention": "bahdanau"}),
+    "LSTM with attention": (RecurrentModel, {"attention": "luong", "cell": "lstm"}),
+    NO_CAUSAL: (_NoCausalMask, {}),
+    MISPLACED: (_MisplacedMask, {}),
+    NO_PADDING: (_NoPaddingMask, {}),
+}
+DRAWN = (SOUND, "GRU with attention", NO_CAUSAL)
+
+
+def influences(name: str) -> tuple[Float[Tensor, "T T"], float]:
+    """Return how much a model's logits of each output (row) change when each target token (column) is replaced.
+
+    The second value is the largest change of a logit by more padding after source and target. Sources of the batch have
+    different lengths.
+    """
+    kind, options = MODELS[name]
+    if issubclass(kind, Transformer):
+        model: nn.Module = kind(TransformerConfig.parse(_STACK | options, name), _WORDS, _WORDS)
+    else:
+        model = kind(RecurrentConfig.parse({"d_model": _WIDTH, "dropout": 0.0, **options}, name), _WORDS, _WORDS)
+    rows, length = 4, 10
+    source, target = (torch.randint(4, _WORDS, (rows, length)) for _ in range(2))
+    target[:, 0] = BOS
+    for row in range(rows):
+        source[row, length - 1 - row :] = torch.tensor([EOS, *[PAD] * row])
+    before, columns = model.eval()(source, target), list[Tensor]()
+    for place in range(length):
+        changed = target.clone()
+        changed[:, place] = 4 + (target[:, place] - 3) % (_WORDS - 4)
+        columns.append((model(source, changed) - before).abs().amax(dim=(0, 2)))
+    padded = model(F.pad(source, (0, 3)), F.pad(target, (0, 2)))[:, :length]
+    return torch.stack(columns, dim=1), _gap(padded, before)
+
+
+def _masks() -> Values:
+    """Return the largest changes of logits by later tokens and by padding, in sound models and in those without a mask.
+
+    The latter, and what a token changes at its own position, show that changes are detected.
+    """
+    found = {name: influences(name) for name in MODELS}
+    earlier = {name: float(influence.triu(1).max()) for name, (influence, _) in found.items()}
+    padding = {name: change for name, (_, change) in found.items()}
+    sound = [name for name in MODELS if name not in (NO_CAUSAL, MISPLACED, NO_PADDING)]
+    own = min(float(influence.diagonal()[1:].min()) for influence, _ in found.values())
+    assert min(own, earlier[NO_CAUSAL], padding[NO_PADDING]) > 100 * EXACT, "the measurement would not detect errors"
+    values = {"right": earlier[SOUND], "misplaced": earlier[MISPLACED], "no_causal": earlier[NO_CAUSAL]}
+    values |= {"earlier": max(earlier[name] for name in sound), "padding": max(padding[name] for name in sound)}
+    return values | {"no_padding": padding[NO_PADDING], "models": len(sound)}
 
 
 def _one_at_a_time() -> Values:
@@ -205,21 +280,6 @@ def _dropout() -> Values:
     return {"mean": float(dropped.mean()), "variance": float(dropped.var()), "expected": 0.1 / 0.9}
 
 
-def _distances_after(layer: Callable[[Tensor], Tensor], distances: Tensor) -> Tensor:
-    """Return the distance of each output position of a layer from each source (positions x sources).
-
-    An output depends on an input if its gradient is not 0, and is one step further away than the nearest such input.
-
-    Args:
-        layer: A function of a sequence (1, positions, width).
-        distances: The distances of the inputs (positions x sources).
-    """
-    x, direction = torch.randn(1, len(distances), _WIDTH), torch.randn(_WIDTH)
-    gradients: Tensor = jacobian(lambda x: layer(x)[0] @ direction, x)  # type: ignore[no-untyped-call]
-    depends = gradients.abs().sum((1, 3)) > 0
-    return 1 + torch.where(depends[:, :, None], distances, math.inf).amin(1)
-
-
 @torch.inference_mode(mode=False)
 def _paths() -> Values:
     """Find the longest of the shortest paths from source to target positions, in blocks or steps of a cell."""
@@ -232,32 +292,29 @@ def _paths() -> Values:
         sources, unreached = torch.where(torch.eye(n).bool(), 0.0, math.inf), torch.full((n, n), math.inf)
         states = [unreached[:1]]
         for source in sources:
-            states.append(_distances_after(step, torch.stack([source, states[-1][0]])))
+            states.append(distances_after(step, torch.stack([source, states[-1][0]])))
         memory = torch.cat(states[1:])
         fixed = attending = states[-1]
         for _ in range(n):
-            fixed = _distances_after(step, torch.cat([states[-1], fixed]))
-            attending = _distances_after(
-                step, torch.cat([_distances_after(attend, torch.cat([attending, memory])), attending])
-            )
-        encoded, decoded, convolved = sources, unreached, sources
+            fixed = distances_after(step, torch.cat([states[-1], fixed]))
+            context = distances_after(attend, torch.cat([attending, memory]))
+            attending = distances_after(step, torch.cat([context, attending]))
+        encoded, decoded = sources, unreached
         for block in model.encoder.blocks:
-            encoded = _distances_after(block, encoded)
+            encoded = distances_after(block, encoded)
         for block in model.decoder.blocks:
-            decoded = _distances_after(partial(decode, block), torch.cat([encoded, decoded]))
-        while not convolved[-1, 0].isfinite():
-            convolved = _distances_after(make_layer("convolution", _WIDTH), convolved)
-        paths = {"fixed": (fixed, n + 1), "attending": (attending, 3), "blocks": (decoded, 3)}
-        for name, (distances, expected) in {**paths, "convolved": (convolved[-1:], math.ceil((n - 1) / 2))}.items():
-            longest = float(distances.max())
-            off = max(result.get(f"{name}_off", 0.0), abs(longest - expected))
-            result |= {f"{name}_{n}": longest, f"{name}_off": off}
+            decoded = distances_after(partial(decode, block), torch.cat([encoded, decoded]))
+        paths = {"fixed": (fixed.max(), n + 1), "attending": (attending.max(), 3), "blocks": (decoded.max(), 3)}
+        paths["convolved"] = torch.tensor(path_length("convolution", n)), math.ceil((n - 1) / 2)
+        for name, (longest, expected) in paths.items():
+            off = max(result.get(f"{name}_off", 0.0), abs(float(longest) - expected))
+            result |= {f"{name}_{n}": float(longest), f"{name}_off": off}
     return result
 
 
 COMPUTATIONS = (
     _single_query, _three_vectors, _cross_attention, _convolution, _three_projections, _any_length, _unmasked_padding,
-    _large_negative, _scaled_by_length, _closeness, _order, _misplaced_mask, _one_at_a_time, _collapse, _divergence,
+    _large_negative, _scaled_by_length, _closeness, _order, _masks, _one_at_a_time, _collapse, _divergence,
     _dropout, _paths,
 )  # fmt: skip
 
@@ -274,12 +331,14 @@ def measure(settings: Settings) -> Numbers:
         for name, computed in values.items()
         for key, value in computed.items()
     ]
-    x = EXAMPLE
+    torch.manual_seed(settings.seeds[0])
+    drawn, x = {name: influences(name)[0] for name in DRAWN}, EXAMPLE
     columns = (VECTOR_NAMES, x, x @ x.T, attention_weights(x, x), scaled_dot_product_attention(x, x, x))
     names = ("vector", "x", "scores", "weights", "result")
     steps = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
     caption = "The example, step by step (scores X Xᵀ; weights softmax(scores / √3); result weights X)"
-    return {"values": values, "example": steps, "tables": {caption: steps, "All computed values": rows}}
+    tables = {caption: steps, "All computed values": rows}
+    return {"values": values, "example": steps, "influences": drawn, "tables": tables}
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
@@ -292,14 +351,15 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
 
 
 def draw(numbers: Numbers) -> Figure:
-    """Draw the differences that decide, on both sides of rounding, and the example's weights and vectors."""
-    picture, (axes, weights, vectors) = subplots(TITLE, 1, 3, size=(24.0, 6.5))
+    """Draw the differences that decide, the example's weights and vectors, and what three models' outputs depend on."""
+    picture, (axes, weights, vectors, *squares) = subplots(TITLE, 2, 3, size=(24.0, 13.0))
     names = {
-        "masked": "padding, with a mask",
         "encoder": "encoder without positions: order",
         "decoder": "decoder without positions: order",
         "misplaced": "causal mask in cross-attention",
         "right": "causal mask in self-attention",
+        "padding": "more padding, with a mask",
+        "no_padding": "more padding, without a mask",
         "plain": f"{LAYERS} layers of attention only",
         "residual": "with residual connections and norms",
     }
@@ -323,4 +383,10 @@ def draw(numbers: Numbers) -> Figure:
         vectors.annotate("", (new_x, new_z), (x, z), arrowprops=arrow)
     vectors.set(xlim=(-0.1, 1.25), ylim=(-0.2, 2.2))
     label(vectors, "Vectors, and arrows to their results", "first component (no unit)", "third component (no unit)")
+    most = max(max(map(max, influence)) for influence in numbers["influences"].values())
+    for panel, (name, influence) in zip(squares, numbers["influences"].items(), strict=True):
+        zeros = [["0" if value <= EXACT else "" for value in row] for row in influence]
+        image = heat_map(panel, influence, zeros, norm=PowerNorm(0.5, vmin=0, vmax=most))
+        picture.colorbar(image, ax=panel, label="largest change of a logit (nats)")
+        label(panel, f"Dependence: {name}", "replaced target token (position)", "output (position)")
     return picture

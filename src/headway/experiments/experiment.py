@@ -71,7 +71,7 @@ def read_claims(name: str) -> tuple[Claim, ...]:
     return tuple(Claim(*row[:3]) for row in read_declarations("claims.toml")[name])
 
 
-def decide_claims(name: str, values: Numbers, *decisions: Mapping[str, bool]) -> tuple[Verdict, ...]:
+def decide_claims(name: str, values: Numbers, *decisions: Mapping[str, Any]) -> tuple[Verdict, ...]:
     """Decide the claims of an experiment, with the texts in ``claims.toml`` as reasons.
 
     Args:
@@ -107,10 +107,8 @@ class Settings:
         """Return the result of ``compute()``, stored as ``key``.json in ``work_folder`` and reused by later calls."""
         path = self.work_folder / f"{key}.json"
         if path.is_file():
-            return _read(path)
-        numbers: Numbers = to_json_values(compute())
-        atomic_write_text(path, json.dumps(numbers, indent=1) + "\n")
-        return numbers
+            return read_numbers(path)
+        return write_numbers(path, compute())
 
     def content_hash(self, *paths: Path) -> str:
         """Return a hash of the contents of files, and of folders with their file names. Missing paths are ignored."""
@@ -136,8 +134,6 @@ class Experiment:
             verdict depends on chance it returns the measured effect, because the level of a test depends on how many
             claims are tested.
         draw: Function that draws the figure from the numbers. It is called inside :func:`figure_style`.
-        explain: Function that returns another paragraph of the report, for results that are not in verdicts, tables or
-            figure.
         data_files: The files below ``settings.data_folder`` that the full version reads. Empty if it needs no data.
         reads_pool: Whether the experiment reads the records of the pool in ``settings.pool_folder``.
     """
@@ -149,7 +145,6 @@ class Experiment:
     measure: Callable[[Settings], Numbers]
     judge: Callable[[Numbers], tuple[Verdict | Tested, ...]]
     draw: Callable[[Numbers], Figure]
-    explain: Callable[[Numbers], str] = lambda numbers: ""
     data_files: tuple[str, ...] = ()
     reads_pool: bool = False
 
@@ -159,7 +154,8 @@ class ExperimentRecord:
     """The result of an experiment, as stored in NAME.json.
 
     ``how`` contains the conditions that the numbers depend on: quick or full, seeds, and hashes of code, data and
-    records. ``where`` contains versions and hardware. ``command`` repeats the experiment.
+    records; and whether the code is that of today. ``where`` contains versions and hardware. ``command`` repeats the
+    experiment.
     """
 
     name: str
@@ -187,7 +183,7 @@ def measure_experiment(experiment: Experiment, settings: Settings, folder: Path,
         seconds, where = time.perf_counter() - begin, _where(quick=settings.quick)
         measured = dict(zip(_MEASURED, (numbers, how, where, date, seconds, command), strict=True))
         # Save before judging and drawing: these may fail, and measuring takes most of the time.
-        atomic_write_text(path, json.dumps(measured, indent=1, ensure_ascii=False) + "\n")
+        write_numbers(path, measured)
     else:
         settings.say(f"{experiment.name}: reusing the numbers of {measured['date']} ({path})")
     assert len(experiment.judge(measured["numbers"])) == len(experiment.claims), experiment.name
@@ -199,15 +195,14 @@ def publish(experiments: Sequence[Experiment], folder: Path) -> list[ExperimentR
     Nothing is measured, so verdicts and figures can be improved afterwards. The numbers of each experiment must have
     been stored by :func:`measure_experiment`, in this version or an earlier one.
     """
-    stored = [_read(folder / f"{experiment.name}.json") for experiment in experiments]
+    stored = [read_numbers(folder / f"{experiment.name}.json") for experiment in experiments]
     verdicts = settle([one.judge(content["numbers"]) for one, content in zip(experiments, stored, strict=True)])
     records = list[ExperimentRecord]()
     for experiment, content, found in zip(experiments, stored, verdicts, strict=True):
-        text = f"{experiment.description.strip()}\n\n{experiment.explain(content['numbers'])}".strip()
-        measured = {name: content[name] for name in _MEASURED}
-        record = ExperimentRecord(experiment.name, experiment.title, experiment.claims, found, text, **measured)
-        lines = json.dumps(asdict(record), indent=1, ensure_ascii=False) + "\n"
-        atomic_write_text(folder / f"{experiment.name}.json", lines)
+        content["how"]["code is current"] = content["how"]["code"] == code_hash(experiment.measure)
+        about = experiment.name, experiment.title, experiment.claims, found, experiment.description.strip()
+        record = ExperimentRecord(*about, **{name: content[name] for name in _MEASURED})
+        write_numbers(folder / f"{experiment.name}.json", asdict(record))
         with figure_style():
             picture = experiment.draw(content["numbers"])
             for kind in ("svg", "png"):
@@ -239,10 +234,15 @@ def _how(experiment: Experiment, settings: Settings) -> dict[str, Any]:
     }
 
 
-def _where(*, quick: bool) -> dict[str, str]:
+def hardware() -> str:
+    """Return the processor, the number of threads, and the GPU if there is one."""
     device = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
+    return f"{processor_name()}, {torch.get_num_threads()} threads{device}"
+
+
+def _where(*, quick: bool) -> dict[str, str]:
     return {
-        "hardware": f"{processor_name()}, {torch.get_num_threads()} threads{device}",
+        "hardware": hardware(),
         "headway": __version__ + (f" ({made_of})" if (made_of := git_commit()) else ""),
         "PyTorch": torch.__version__,
         "NumPy": version("numpy"),
@@ -256,7 +256,7 @@ def _earlier(path: Path, how: dict[str, Any], say: Callable[[str], None]) -> dic
 
     If there are none, report what has changed and return None.
     """
-    before = _read(path) if path.is_file() else {}
+    before = read_numbers(path) if path.is_file() else {}
     if any(before.get(name) is None for name in _MEASURED):
         return None
     if changed := [name for name, value in how.items() if before["how"].get(name) != value]:
@@ -265,7 +265,8 @@ def _earlier(path: Path, how: dict[str, Any], say: Callable[[str], None]) -> dic
     return before
 
 
-def _read(path: Path) -> Numbers:
+def read_numbers(path: Path) -> Numbers:
+    """Return the numbers that a file contains, or raise :class:`DataError` if it is damaged."""
     try:
         numbers = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -273,3 +274,10 @@ def _read(path: Path) -> Numbers:
     if not isinstance(numbers, dict):
         raise DataError(f"{path}: not an experiment's numbers; remove it to measure again")
     return numbers
+
+
+def write_numbers(path: Path, numbers: Numbers) -> Numbers:
+    """Write numbers to a file, completely or not at all, and return them as they are read again."""
+    values: Numbers = to_json_values(numbers)
+    atomic_write_text(path, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
+    return values

@@ -16,52 +16,45 @@ small products in sequence, while self-attention computes a few large ones. The 
 fast depends on the hardware. The maps show it for this machine. The recurrent layer is PyTorch's nn.RNN with tanh, the
 cheapest recurrent layer: an LSTM has four times as many operations.
 
-The last two panels compare functions that score how well a query matches a key, in whole layers:
-
-    scaled dot      q.k / sqrt(d_k)                     Vaswani et al. 2017, equation 1
-    dot             q.k
-    additive        v.tanh(W q + U k)                   Bahdanau et al. 2015
-    general         q.W k                               Luong et al. 2015
-    cosine          q.k / (|q| |k|), divided by a learned temperature
-    feed-forward    two layers with ReLU, applied to q and k
-    hidden          the scaled product of queries and keys that are projected with a hidden layer of ReLU
-
-Additive and feed-forward functions pass every pair of a query and a key through a hidden layer. Products compute the
-scores of all pairs in one matrix product. Layers that are timed take turns on the same input, so that other load on the
-machine affects them equally.
+Additive attention, v.tanh(W q + U k) (Bahdanau et al. 2015), passes every pair of a query and a key through a hidden
+layer, whereas dot products compute the scores of all pairs in one matrix product. Both are timed in whole layers.
+Layers that are timed take turns on the same input, so that other load on the machine affects them equally.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
 from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from torch import Tensor, nn
 
 from headway.engine.accelerate import accelerate
-from headway.experiments.experiment import Numbers, Settings, decide_claims
-from headway.experiments.figures import bars, heat_map, label, plot_lines, shared_legend, subplots
+from headway.experiments.experiment import Numbers, Settings, decide_claims, hardware
+from headway.experiments.figures import heat_map, label, plot_lines, shared_legend, subplots
 from headway.experiments.layer_measurements import (
     KERNEL_SIZE,
-    LAYER_KINDS,
+    OPERATIONS,
     WINDOW,
     count_multiplications,
     graph_depth,
     make_layer,
     path_length,
-    saved_activation_bytes,
-    table1_ops,
-    time_layers,
+    saved_bytes,
+    time_in_turns,
 )
-from headway.experiments.verdicts import Verdict, median_interval
+from headway.experiments.verdicts import Array, Verdict, median_interval
 from headway.nn.attention import MultiHeadAttention
 
-CORE, WHOLE, RECURRENT, CONVOLUTION, RESTRICTED = LAYER_KINDS
+LAYERS = tuple(OPERATIONS)
+CORE, WHOLE, RECURRENT, CONVOLUTION, RESTRICTED = LAYERS
 FUSED, DILATED = "fused self-attention", "dilated convolution"
 MAPPED = (CORE, WHOLE, RECURRENT)  # layers whose times are drawn as maps
 PATHS: dict[str, Callable[[int], float]] = {  # the longest path by table 1
@@ -71,21 +64,19 @@ PATHS: dict[str, Callable[[int], float]] = {  # the longest path by table 1
     DILATED: lambda n: math.log(n, KERNEL_SIZE),
     RESTRICTED: lambda n: n / (WINDOW // 2),
 }
-LINEAR, SQUARE = 1.25, 1.5  # powers of n; growth is linear up to the first and quadratic from the second on
-PAPER, ADDITIVE = "scaled dot (paper)", "additive"
-SCORES: dict[str, dict[str, Any]] = {
-    PAPER: {},
-    "dot, not scaled": {"score": "dot"},
-    "general": {"score": "general"},
-    "cosine": {"score": "cosine"},
-    ADDITIVE: {"score": "additive"},
-    "feed-forward": {"score": "feed_forward"},
-    "hidden projections": {"qk_projection": "hidden"},
+FORMULAS = {  # of table 1, as they stand there
+    CORE: ("n²·d", "O(1)", "O(1)"),
+    RECURRENT: ("n·d²", "O(n)", "O(n)"),
+    CONVOLUTION: ("k·n·d²", "O(1)", "O(n/k)\ndilated: O(logₖ n)"),
+    RESTRICTED: ("r·n·d", "O(1)", "O(n/r)"),
 }
+SCORES = ("scaled_dot", "additive")
+COUNTED_LENGTHS, COUNTED_WIDTHS = (16, 64), (32, 128)
+LINEAR, SQUARE = 1.25, 1.5  # powers of n; growth is linear up to the first and quadratic from the second on
 MIN_TIME_RATIO = 2.0  # "much faster" means at most half the time; 10 % could be reversed on another machine
 MIN_MEMORY_RATIO = 1.1  # "more space-efficient" means at least a tenth less; memory does not vary between runs
 
-Judged = tuple[dict[str, Any], dict[str, bool]]
+Judged = tuple[dict[str, Any], dict[str, Any]]
 """Values for the text of a verdict, and keyword arguments of ``decide``."""
 
 TITLE = "What a layer costs"
@@ -97,205 +88,183 @@ def measure(settings: Settings) -> Numbers:
     device = torch.device("cuda" if torch.cuda.is_available() and not settings.quick else "cpu")
     lengths, widths = ((8, 32, 128), (16, 64, 128)) if settings.quick else ((16, 32, 64, 128, 256, 512, 1024),) * 2
     short = (4, 8, 16, 32) if settings.quick else (4, 8, 16, 32, 64, 128)
-    counts = [
-        {"layer": kind, "n": n, "d": d}
-        | {"counted": count_multiplications(kind, n, d), "formula": table1_ops(kind, n, d)}
-        for kind, n, d in product(LAYER_KINDS, (16, 64), (32, 128))
-    ]
-    depths = {kind: {str(n): graph_depth(kind, n, 8) for n in short} for kind in LAYER_KINDS}
-    paths = {kind: {str(n): path_length(kind, n, 4) for n in short} for kind in PATHS}
-    times = []
+    counts = {
+        kind: [[count_multiplications(kind, n, d) for d in COUNTED_WIDTHS] for n in COUNTED_LENGTHS] for kind in LAYERS
+    }
+    depths = {kind: [graph_depth(kind, n, 8) for n in short] for kind in LAYERS}
+    paths = {kind: [path_length(kind, n) for n in short] for kind in PATHS}
+    times = {kind: np.zeros((len(lengths), len(widths))) for kind in LAYERS}
     batch, repeats = (2, 3) if settings.quick else (16, 5)
-    for n, d in product(lengths, widths):
+    for (row, n), (column, d) in product(enumerate(lengths), enumerate(widths)):
         settings.say(f"layer-costs: timing n = {n}, d = {d}")
         x = torch.randn(batch, n, d, device=device, requires_grad=True)
-        rounds = time_layers({kind: make_layer(kind, d).to(device) for kind in LAYER_KINDS}, x, repeats)
-        times.append({"n < d": n < d, "n": n, "d": d} | {kind: min(values) for kind, values in rounds.items()})
+        rounds = _milliseconds({kind: make_layer(kind, d).to(device) for kind in LAYERS}, x, repeats)
+        for kind in LAYERS:
+            times[kind][row, column] = min(rounds[kind])
     kept = {
-        kind: {
-            str(n): saved_activation_bytes(make_layer(kind, 64), torch.randn(1, n, 64, requires_grad=True))
-            for n in lengths
-        }
+        kind: [saved_bytes(make_layer(kind, 64), torch.randn(1, n, 64, requires_grad=True)) for n in lengths]
         for kind in (CORE, FUSED, RECURRENT, CONVOLUTION, RESTRICTED)
     }
     rows, n, d, repeats_of_scores = (16, 16, 32, 15) if settings.quick else (64, 32, 128, 25)
-    scoring = {name: accelerate(MultiHeadAttention(d, 4, **keys)).to(device) for name, keys in SCORES.items()}
+    scoring = {score: accelerate(MultiHeadAttention(d, 4, score=score)).to(device) for score in SCORES}
     x = torch.randn(rows, n, d, device=device)
-    milliseconds = time_layers(scoring, x, repeats_of_scores)
-    mebibytes = {name: saved_activation_bytes(layer, x) / 2**20 for name, layer in scoring.items()}
-    tables = {
-        f"Forward and backward pass over {batch} sequences on {device.type}, in ms (best of {repeats})": times,
-        "Multiplications of one sequence": counts,
-        "Longest path, in layers (recurrent: steps)": _over_n(paths),
-        "Depth of the graph, in operations": _over_n(depths),
-        f"Score functions: one layer over {rows} sequences of {n}, forward and backward": [
-            {"function": name, "ms (median)": median(milliseconds[name]), "saved (MiB)": mebibytes[name]}
-            for name in SCORES
-        ],
-    }
-    measured = {"counts": counts, "depths": depths, "paths": paths, "times": times, "kept": kept}
-    return {**measured, "milliseconds": milliseconds, "mebibytes": mebibytes, "tables": tables}
-
-
-def _over_n(values: dict[str, dict[str, int]]) -> list[dict[str, Any]]:
-    """Return a table with one row for each layer and one column for each n."""
-    return [
-        {"layer": kind} | {f"n = {n}": value for n, value in by_length.items()} for kind, by_length in values.items()
+    milliseconds = _milliseconds(scoring, x, repeats_of_scores)
+    mebibytes = {score: saved_bytes(layer, x) / 2**20 for score, layer in scoring.items()}
+    caption = f"Forward and backward pass over {batch} sequences on {device.type}, in ms (best of {repeats})"
+    table = [
+        {"n": n, "d": d} | {kind: times[kind][row, column] for kind in LAYERS}
+        for (row, n), (column, d) in product(enumerate(lengths), enumerate(widths))
     ]
+    measured: Numbers = {"lengths": lengths, "widths": widths, "short": short, "counts": counts, "depths": depths}
+    measured |= {"paths": paths, "times": times, "kept": kept, "milliseconds": milliseconds, "mebibytes": mebibytes}
+    return {**measured, "regime": f"{hardware()}, float32", "tables": {caption: table}}
 
 
-def _exponent(values: Mapping[str, float]) -> float:
-    """Return the exponent p of the growth n^p between the last two values."""
-    (n0, v0), (n1, v1) = list(values.items())[-2:]
-    return math.log(v1 / v0, int(n1) / int(n0))
+def _milliseconds(layers: Mapping[str, nn.Module], x: Tensor, rounds: int) -> dict[str, list[float]]:
+    """Return the milliseconds of each layer's forward and backward pass in each round."""
+    passes = [(name, lambda layer=layer: layer(x).sum().backward()) for name, layer in layers.items()]
+    return {name: [1e3 * value for value in values] for name, values in time_in_turns(passes, rounds).items()}
+
+
+def _exponent(lengths: Sequence[int], values: Sequence[float]) -> float:
+    """Return the exponent p of the growth n^p between the last two lengths."""
+    return math.log(values[-1] / values[-2], lengths[-1] / lengths[-2])
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge the claims by counts, graph depths, path lengths, costs for n < d, the growth of memory, and scores."""
-    parts = [_judge_counts(numbers), _judge_order(numbers), _judge_operations(numbers["counts"], CORE, "core")]
-    parts += (_judge_times(numbers["times"]), _judge_operations(numbers["counts"], WHOLE, "whole"))
-    parts += (_judge_restricted(numbers), _judge_memory(numbers["kept"]), _judge_scores(numbers))
+    parts = [_judge_counts(numbers), _judge_order(numbers), _judge_operations(numbers, CORE, "core")]
+    parts += (_judge_times(numbers), _judge_operations(numbers, WHOLE, "whole"), _judge_restricted(numbers))
+    parts += (_judge_memory(numbers), _judge_scores(numbers))
     values = {key: value for part, _ in parts for key, value in part.items()}
     return decide_claims("layer-costs", values, *(decision for _, decision in parts))
 
 
+def _constants(numbers: Numbers) -> dict[str, Array]:
+    """Return the counted multiplications of each layer as multiples of table 1's (lengths x widths)."""
+    n, d = np.ix_(COUNTED_LENGTHS, COUNTED_WIDTHS)
+    return {kind: np.divide(numbers["counts"][kind], OPERATIONS[kind](n, d)) for kind in LAYERS}
+
+
 def _judge_counts(numbers: Numbers) -> Judged:
-    counts = numbers["counts"]
-    ratios = {kind: [row["counted"] / row["formula"] for row in counts if row["layer"] == kind] for kind in LAYER_KINDS}
-    worst = max(max(kind_ratios) / min(kind_ratios) for kind_ratios in ratios.values())
-    constants = ", ".join(f"{kind} {kind_ratios[0]:.3g}" for kind, kind_ratios in ratios.items())
-    return {"worst": worst, "constants": constants}, {"supported": worst < 1.1}
+    constants = _constants(numbers)
+    worst = max(float(values.max() / values.min()) for values in constants.values())
+    shown = ", ".join(f"{kind} {values[0, 0]:.3g}" for kind, values in constants.items())
+    return {"worst": worst, "constants": shown}, {"supported": worst < 1.1}
 
 
 def _judge_order(numbers: Numbers) -> Judged:
-    depths, paths = numbers["depths"], numbers["paths"]
-    recurrent = _exponent(depths[RECURRENT])
-    others = max(abs(_exponent(by_length)) for kind, by_length in depths.items() if kind != RECURRENT)
-    n = list(paths[RECURRENT])[-1]
-    off = max(abs(paths[kind][n] - length(int(n))) for kind, length in PATHS.items())
-    values = {"n": n, "paths": ", ".join(f"{paths[kind][n]} ({kind})" for kind in PATHS)}
+    short, paths = numbers["short"], numbers["paths"]
+    growth = {kind: abs(_exponent(short, depths)) for kind, depths in numbers["depths"].items()}
+    recurrent, others = growth.pop(RECURRENT), max(growth.values())
+    off = max(abs(paths[kind][-1] - length(short[-1])) for kind, length in PATHS.items())
+    values = {"n": short[-1], "paths": ", ".join(f"{paths[kind][-1]} ({kind})" for kind in PATHS)}
     values |= {"recurrent": recurrent, "others": others}
     return values, {"supported": recurrent > 0.8 and others < 0.2 and off <= 1.01}
 
 
-def _judge_operations(counts: list[dict[str, Any]], kind: str, name: str) -> Judged:
+def _judge_operations(numbers: Numbers, kind: str, name: str) -> Judged:
     """Compare a layer's number of multiplications with the recurrent layer's."""
-    multiplications = {(row["layer"], row["n"], row["d"]): row["counted"] for row in counts}
-    ratios = {(n, d): multiplications[kind, n, d] / multiplications[RECURRENT, n, d] for _, n, d in multiplications}
-    below, above = ([ratio for (n, d), ratio in ratios.items() if (n < d) is side] for side in (True, False))
-    values = {f"{name}_below": _range(below), f"{name}_above": _range(above)}
-    return values, {"supported": max(below) < 1, "refuted": min(below) >= 1}
+    ratios = np.divide(numbers["counts"][kind], numbers["counts"][RECURRENT])
+    below = np.less(*np.ix_(COUNTED_LENGTHS, COUNTED_WIDTHS))
+    values = {f"{name}_below": _range(ratios[below]), f"{name}_above": _range(ratios[~below])}
+    return values, {"supported": bool((ratios[below] < 1).all()), "refuted": bool((ratios[below] >= 1).all())}
 
 
-def _range(values: list[float]) -> str:
-    low, high = f"{min(values):.3g}", f"{max(values):.3g}"
+def _range(values: Array) -> str:
+    low, high = f"{values.min():.3g}", f"{values.max():.3g}"
     return low if low == high else f"{low} to {high}"
 
 
-def _judge_times(times: list[dict[str, Any]]) -> Judged:
-    below, above = [[row for row in times if row["n < d"] is side] for side in (True, False)]
-    (core, beyond), (whole, whole_beyond) = (
-        [fmean(row[kind] < row[RECURRENT] for row in rows) for rows in (below, above)] for kind in (CORE, WHOLE)
-    )
-    ratios = [row[RECURRENT] / row[CORE] for row in below]
-    values = {"core": core, "beyond": beyond, "whole": whole, "whole_beyond": whole_beyond}
-    values |= {"least": min(ratios), "most": max(ratios), "longest": max(row["n"] for row in times)}
-    is_no_border = core >= 0.95 and beyond > 0.5
-    so = ". So n = d is not the length at which recurrence becomes faster" if is_no_border else ""
-    return {**values, "so": so}, {"supported": core >= 0.95, "refuted": core < 0.5, "exact": False}
+def _judge_times(numbers: Numbers) -> Judged:
+    below, values = np.less(*np.ix_(numbers["lengths"], numbers["widths"])), {"longest": numbers["lengths"][-1]}
+    for name, kind in (("core", CORE), ("whole", WHOLE)):
+        is_faster = np.less(numbers["times"][kind], numbers["times"][RECURRENT])
+        values |= {name: float(is_faster[below].mean()), f"{name}_beyond": float(is_faster[~below].mean())}
+    ratios = np.divide(numbers["times"][RECURRENT], numbers["times"][CORE])[below]
+    values |= {"least": ratios.min(), "most": ratios.max()}
+    decision = {"supported": values["core"] >= 0.95, "refuted": values["core"] < 0.5}
+    return values, {**decision, "exact": False, "regime": numbers["regime"]}
 
 
 def _judge_restricted(numbers: Numbers) -> Judged:
-    times, kept = numbers["times"], numbers["kept"]
-    width = max(row["d"] for row in times)
-    grows = {
-        kind: (_exponent({str(row["n"]): row[kind] for row in times if row["d"] == width}), _exponent(kept[kind]))
-        for kind in (CORE, RESTRICTED)
-    }
-    growth = "; ".join(f"{kind}: time n^{time:.2f}, memory n^{memory:.2f}" for kind, (time, memory) in grows.items())
+    """Compare memory, and time in the median of all widths: a single one may be just too large for a cache."""
+    lengths, grows, words = numbers["lengths"], dict[str, tuple[float, float]](), list[str]()
+    for kind in (CORE, RESTRICTED):
+        times = [_exponent(lengths, column) for column in zip(*numbers["times"][kind], strict=True)]
+        time, memory = grows[kind] = median(times), _exponent(lengths, numbers["kept"][kind])
+        words.append(f"{kind}: time n^{time:.2f} ({min(times):.2f} to {max(times):.2f}), memory n^{memory:.2f}")
     restricted = max(grows[RESTRICTED])
     decision = {"supported": restricted <= LINEAR < SQUARE <= min(grows[CORE]), "refuted": restricted >= SQUARE}
-    return {"window": WINDOW, "width": width, "growth": growth}, {**decision, "exact": False}
+    values = {"window": WINDOW, "growth": "; ".join(words)}
+    return values, {**decision, "exact": False, "regime": numbers["regime"]}
 
 
-def _judge_memory(kept: Mapping[str, Mapping[str, float]]) -> Judged:
-    plain, fused = _exponent(kept[CORE]), _exponent(kept[FUSED])
+def _judge_memory(numbers: Numbers) -> Judged:
+    plain, fused = (_exponent(numbers["lengths"], numbers["kept"][kind]) for kind in (CORE, FUSED))
     least = min(plain, fused)
-    without = ". Attention can be computed without storing them" if least <= 1.3 else ""
-    return {"plain": plain, "fused": fused, "without": without}, {"supported": least > 1.7, "refuted": least <= 1.3}
+    return {"plain": plain, "fused": fused}, {"supported": least > 1.7, "refuted": least <= 1.3}
 
 
 def _judge_scores(numbers: Numbers) -> Judged:
     """Compare times within each round, in which the load is similar."""
-    milliseconds, mebibytes = numbers["milliseconds"], numbers["mebibytes"]
-    ratios = [slow / fast for slow, fast in zip(milliseconds[ADDITIVE], milliseconds[PAPER], strict=True)]
-    (low, high), memory = median_interval(ratios), mebibytes[ADDITIVE] / mebibytes[PAPER]
+    fast, slow = (numbers["milliseconds"][score] for score in SCORES)
+    small, large = (numbers["mebibytes"][score] for score in SCORES)
+    ratios, memory = np.divide(slow, fast).tolist(), large / small
+    low, high = median_interval(ratios)
     values = {"ratio": median(ratios), "low": low, "high": high, "memory": memory}
     values |= {"min_time": MIN_TIME_RATIO, "min_memory": MIN_MEMORY_RATIO}
     is_better = low > MIN_TIME_RATIO and memory > MIN_MEMORY_RATIO
-    return values, {"supported": is_better, "refuted": high < 1 or memory < 1, "exact": False}
+    decision = {"supported": is_better, "refuted": high < 1 or memory < 1}
+    return values, {**decision, "exact": False, "regime": numbers["regime"]}
 
 
 def draw(numbers: Numbers) -> Figure:
-    """Draw the time of three layers over n and d, table 1 with measured values, path and memory over n, and scores."""
-    picture, (*maps, table, path, memory, times, sizes) = subplots("What a layer costs (Table 1)", 2, 4, size=(29, 13))
+    """Draw the time of three layers over n and d, table 1 with measured values, and path and memory over n."""
+    picture, (*maps, table, path, memory) = subplots("What a layer costs (Table 1)", 2, 3, size=(23, 13))
     for axes, kind in zip(maps, MAPPED, strict=True):
-        _draw_map(axes, numbers["times"], kind)
+        _draw_map(axes, numbers, kind)
     rows = _table1(numbers)
     heat_map(table, [[0.0] * 3] * len(rows), list(rows.values()), row_labels=[name.replace(" ", "\n") for name in rows])
     table.set_xticks(range(3), ["multiplications", "sequential steps", "longest path"])
     label(table, "Table 1: formula and measured value", "cost of a layer", "layer")
-    for axes, key, divisor, title, unit in (
-        (path, "paths", 1, "Longest path", "layers (recurrent: steps)"),
-        (memory, "kept", 1024, "Memory of one sequence, d = 64", "saved for the backward pass (KiB)"),
+    kibibytes = {kind: np.divide(values, 1024).tolist() for kind, values in numbers["kept"].items()}
+    for axes, lengths, curves, title, unit in (
+        (path, numbers["short"], numbers["paths"], "Longest path", "layers (recurrent: steps)"),
+        (memory, numbers["lengths"], kibibytes, "Memory of one sequence, d = 64", "saved for the backward pass (KiB)"),
     ):
-        lengths = [int(n) for n in numbers[key][RECURRENT]]
-        curves = {kind: [value / divisor for value in by_n.values()] for kind, by_n in numbers[key].items()}
-        plot_lines(axes, lengths, curves, order=(*LAYER_KINDS, FUSED, DILATED))
+        plot_lines(axes, lengths, curves, order=(*LAYERS, FUSED, DILATED))
         label(axes, title, "length n (tokens)", unit, log="xy", xticks=lengths)
-    bars(times, {name: median(rounds) for name, rounds in numbers["milliseconds"].items()})
-    bars(sizes, numbers["mebibytes"])
-    label(times, "Score functions: time of one layer", "ms, forward and backward (median)", "score function")
-    label(sizes, "Score functions: memory of one layer", "MiB saved for the backward pass", "score function")
     shared_legend(picture, path, memory)
     return picture
 
 
 def _table1(numbers: Numbers) -> dict[str, list[str]]:
     """Return the rows of the paper's table 1: each formula with the measured value below it."""
-    formulas = {
-        CORE: ("n²·d", "O(1)", "O(1)"),
-        RECURRENT: ("n·d²", "O(n)", "O(n)"),
-        CONVOLUTION: ("k·n·d²", "O(1)", "O(n/k)\ndilated: O(logₖ n)"),
-        RESTRICTED: ("r·n·d", "O(1)", "O(n/r)"),
-    }
-    paths, rows = numbers["paths"], dict[str, list[str]]()
-    n = list(paths[CORE])[-1]
-    for kind, (operations, sequential, longest) in formulas.items():
-        constant = next(row["counted"] / row["formula"] for row in numbers["counts"] if row["layer"] == kind)
-        steps = f"{paths[kind][n]}{f' and {paths[DILATED][n]}' if kind == CONVOLUTION else ''}"
-        growth = f"∝ n^{abs(_exponent(numbers['depths'][kind])):.2f}"
-        rows[kind] = [f"{operations}\n{constant:g} · {operations}", f"{sequential}\n{growth}"]
-        rows[kind].append(f"{longest}\n{steps} at n = {n}")
+    constants, paths, rows = _constants(numbers), numbers["paths"], dict[str, list[str]]()
+    for kind, (operations, sequential, longest) in FORMULAS.items():
+        steps = f"{paths[kind][-1]}{f' and {paths[DILATED][-1]}' if kind == CONVOLUTION else ''}"
+        growth = f"∝ n^{abs(_exponent(numbers['short'], numbers['depths'][kind])):.2f}"
+        rows[kind] = [f"{operations}\n{constants[kind][0, 0]:g} · {operations}", f"{sequential}\n{growth}"]
+        rows[kind].append(f"{longest}\n{steps} at n = {numbers['short'][-1]}")
     return rows
 
 
-def _draw_map(axes: Axes, times: list[dict[str, Any]], kind: str) -> None:
+def _draw_map(axes: Axes, numbers: Numbers, kind: str) -> None:
     """Draw a layer's time over n and d as colors, with a line above n = d, and a frame where it is the fastest."""
-    lengths, widths = (sorted({row[name] for row in times}) for name in ("n", "d"))
-    rows = {(row["n"], row["d"]): row for row in times}
-    logs = [[math.log10(rows[n, d][kind]) for d in widths] for n in lengths]
-    every = [math.log10(row[other]) for row in times for other in MAPPED]
-    texts = [[f"{(time := rows[n, d][kind]):.{0 if time >= 10 else 1}f}" for d in widths] for n in lengths]
+    lengths, widths = numbers["lengths"], numbers["widths"]
+    times = np.array([numbers["times"][other] for other in MAPPED])  # layers x lengths x widths
+    shown, least, most = np.array(numbers["times"][kind]), times.min(), times.max()
+    is_fastest = shown == times.min(0)
+    texts = [[f"{time:.{0 if time >= 10 else 1}f}" for time in row] for row in shown]
 
     def style(row: int, column: int) -> dict[str, Any]:
-        cell = rows[lengths[row], widths[column]]
-        is_fastest = cell[kind] == min(cell[other] for other in MAPPED)
-        return {"bbox": {"facecolor": "none", "edgecolor": "#D55E00"} if is_fastest else None, "fontsize": 11}
+        frame = {"facecolor": "none", "edgecolor": "#D55E00"}
+        return {"bbox": frame if is_fastest[row, column] else None, "fontsize": 11}
 
-    image: Any = {"vmin": min(every), "vmax": max(every), "origin": "lower", "dark_above": 0.6 * max(every)}
-    heat_map(axes, logs, texts, row_labels=lengths, column_labels=widths, text_style=style, **image)
-    border = [sum(n < d for n in lengths) - 0.5 for d in widths]
-    axes.stairs(border, [edge - 0.5 for edge in range(len(widths) + 1)], baseline=None, color="black", linewidth=2)
+    image: Any = {"norm": LogNorm(least, most), "origin": "lower", "dark_above": least**0.4 * most**0.6}
+    heat_map(axes, shown.tolist(), texts, row_labels=lengths, column_labels=widths, text_style=style, **image)
+    border = np.less(*np.ix_(lengths, widths)).sum(0) - 0.5
+    axes.stairs(border, np.arange(len(widths) + 1) - 0.5, baseline=None, color="black", linewidth=2)
     title = f"{kind.capitalize()}: ms (framed: fastest)"
     label(axes, title, "width d (units); below the line: n < d", "length n (tokens)")

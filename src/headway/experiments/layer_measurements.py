@@ -1,11 +1,5 @@
 """The layer types of the paper's table 1 in their simplest form, and functions that measure them.
 
-    layer                        multiplications     sequential     longest path
-    self-attention               n^2 d               1              1
-    recurrent                    n d^2               n              n
-    convolution of width k       k n d^2             1              n/k, dilated log_k(n)
-    self-attention within r      r n d               1              n/r
-
 The self-attention of the table has no projections. "whole self-attention" is the layer as models use it, with
 projections of query, key, value and output. n is the sequence length and d the width.
 """
@@ -13,33 +7,30 @@ projections of query, key, value and output. n is the sequence length and d the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
+from statistics import fmean
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd.functional import jacobian
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from headway.nn.attention import MultiHeadAttention, scaled_dot_product_attention
 
 KERNEL_SIZE = 3  # width k of the convolution
+PATH_WIDTH = 32  # of layers in which paths are searched
 WINDOW = 8  # neighborhood r of restricted self-attention
-LAYER_KINDS = ("self-attention", "whole self-attention", "recurrent", "convolution", "restricted self-attention")
-
-
-def table1_ops(kind: str, n: int, d: int) -> int:
-    """Return the operation count of table 1, without constant factors.
-
-    The table does not contain the whole self-attention layer; its count includes the four projections.
-    """
-    return {
-        "self-attention": n * n * d,
-        "whole self-attention": n * n * d + 2 * n * d * d,
-        "recurrent": n * d * d,
-        "convolution": KERNEL_SIZE * n * d * d,
-        "restricted self-attention": WINDOW * n * d,
-    }[kind]
+OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "self-attention": lambda n, d: n * n * d,
+    "whole self-attention": lambda n, d: n * n * d + 2 * n * d * d,
+    "recurrent": lambda n, d: n * d * d,
+    "convolution": lambda n, d: KERNEL_SIZE * n * d * d,
+    "restricted self-attention": lambda n, d: WINDOW * n * d,
+}
+"""Functions of n and d: the multiplications by table 1, which lacks the whole layer, without constant factors."""
 
 
 def make_layer(kind: str, d: int, *, dilation: int = 1) -> nn.Module:
@@ -110,27 +101,30 @@ def count_multiplications(kind: str, n: int, d: int) -> int:
     return int(counter.get_total_flops()) // 2
 
 
-def time_layers(layers: Mapping[str, nn.Module], x: Float[Tensor, "B N D"], rounds: int) -> dict[str, list[float]]:
-    """Return the milliseconds of each layer's forward and backward pass in each round, after one warm-up round.
+def time_in_turns(turns: Sequence[tuple[str, Callable[[], Any]]], rounds: int) -> dict[str, list[float]]:
+    """Return the seconds that each function takes in each round, by its name, after a warm-up round.
 
-    The layers take turns on the same input, so that other load on the machine affects them equally.
+    The functions take turns, so that other load that lasts longer than a round affects them equally. The time of a
+    function with several turns is their mean.
     """
-    times: dict[str, list[float]] = {name: [] for name in layers}
+    seconds: dict[str, list[float]] = {name: [] for name, _ in turns}
     for number in range(rounds + 1):
-        for name, layer in layers.items():
+        times: dict[str, list[float]] = {name: [] for name, _ in turns}
+        for name, function in turns:
             begin = time.perf_counter()
-            layer(x).sum().backward()
-            if x.is_cuda:
+            function()
+            if torch.cuda.is_available():
                 torch.cuda.synchronize()
-            if number:
-                times[name].append((time.perf_counter() - begin) * 1e3)
-    return times
+            times[name].append(time.perf_counter() - begin)
+        for name, values in times.items() if number else ():
+            seconds[name].append(fmean(values))
+    return seconds
 
 
-def saved_activation_bytes(layer: nn.Module, x: Float[Tensor, "B N D"]) -> int:
-    """Return the number of bytes that autograd saves for the backward pass.
+def saved_bytes(module: nn.Module, x: Any) -> int:
+    """Return the number of bytes that autograd saves for the backward pass of ``module(x)``.
 
-    The output counts, because it is the input of the next layer. The layer's own input and its weights do not count.
+    The output counts, because it is the input of the next layer. Weights and the layer's own input do not count.
     """
     saved: list[Tensor] = []  # keeps the tensors alive, so that their addresses stay unique
 
@@ -139,9 +133,9 @@ def saved_activation_bytes(layer: nn.Module, x: Float[Tensor, "B N D"]) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        saved.append(layer(x))
+        saved.append(module(x))
     sizes = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in saved}
-    for tensor in (x, *layer.parameters()):
+    for tensor in (*module.parameters(), *([x] if isinstance(x, Tensor) else [])):
         sizes.pop(tensor.untyped_storage().data_ptr(), None)
     return sum(sizes.values())
 
@@ -156,29 +150,33 @@ def graph_depth(kind: str, n: int, d: int) -> int:
     return depth
 
 
-def path_length(kind: str, n: int, d: int) -> int:
-    """Return the smallest number of layers (recurrent: steps) that make the last output depend on the first input."""
+def distances_after(layer: Callable[[Tensor], Tensor], distances: Float[Tensor, "N S"]) -> Float[Tensor, "M S"]:
+    """Return the distance of each output position of a layer from each source (positions x sources).
+
+    An output depends on an input if its gradient is not 0, and is one step further away than the nearest such input.
+
+    Args:
+        layer: A function of a sequence (1, positions, PATH_WIDTH).
+        distances: The distances of the inputs.
+    """
+    x, direction = torch.randn(1, len(distances), PATH_WIDTH), torch.randn(PATH_WIDTH)
+    gradients: Tensor = jacobian(lambda x: layer(x)[0] @ direction, x)  # type: ignore[no-untyped-call]
+    depends = gradients.abs().sum((1, 3)) > 0
+    return 1 + torch.where(depends[:, :, None], distances, torch.inf).amin(1)
+
+
+def path_length(kind: str, n: int) -> int:
+    """Return the number of layers (recurrent: steps of the cell) between the first input and the last output."""
+    distances, depth = torch.where(torch.eye(n).bool(), 0.0, torch.inf), 0
     if kind == "recurrent":
-        return _steps(n, d)
-    x = torch.randn(1, n, d, dtype=torch.float64, requires_grad=True)
-    y, gradient, depth = x, torch.zeros_like(x), 0
-    while not gradient[0, 0].any():
+        cell, state = nn.RNNCell(PATH_WIDTH, PATH_WIDTH), torch.full((n,), torch.inf)
+        for source in distances:
+            inputs = torch.stack([source, state])
+            (state,) = distances_after(lambda x: cell(x[:, 0], x[:, 1]).unsqueeze(1), inputs)
+        return int(state[0])
+    while not distances[-1, 0].isfinite():
         dilation = KERNEL_SIZE**depth if kind == "dilated convolution" else 1
-        y = make_layer(kind.removeprefix("dilated "), d, dilation=dilation).double()(y)
-        (gradient,) = torch.autograd.grad(y[0, -1].sum(), x, retain_graph=True)
+        layer = make_layer(kind.removeprefix("dilated "), PATH_WIDTH, dilation=dilation)
+        distances = distances_after(layer, distances)
         depth += 1
     return depth
-
-
-def _steps(n: int, d: int) -> int:
-    """Return the number of steps between the first input and the last state, found by detaching all earlier states."""
-    cell = nn.RNNCell(d, d).double()
-    x = torch.randn(n, 1, d, dtype=torch.float64, requires_grad=True)
-    gradient, kept = torch.zeros_like(x), -1
-    while not gradient[0].any():
-        kept += 1
-        state = cell(x[0])
-        for place in range(1, n):
-            state = cell(x[place], state.detach() if place < n - kept else state)
-        (gradient,) = torch.autograd.grad(state.sum(), x)
-    return kept

@@ -7,18 +7,18 @@ otherwise in float32. Memory is what a step needs for weights, gradients, Adam's
 autograd saves. Variants that differ from the baseline only in seeds, schedule, smoothing or dropout have no row.
 
 Models take turns: one step of each, then the next round. So other load that lasts longer than a round affects them
-equally. Ratios are medians over rounds, with 95 % intervals.
+equally. In each round, the baseline has several turns. Ratios are medians over rounds, with 95 % intervals.
 
 The paper (section 1) says that recurrence "precludes parallelization within training examples, which becomes critical
-at longer sequence lengths, as memory constraints limit batching across examples". So the recurrent model with attention
-and the Transformer also run forward and backward over batches of sentences of one length n. The Transformer is measured
-twice: as it is trained, with our kernels, and in plain PyTorch. Both store the weights of attention, because dropout
-applies to them.
+at longer sequence lengths, as memory constraints limit batching across examples". So the Transformer and recurrent
+models without attention, with dot products and with additive attention also run forward and backward over batches of
+sentences of one length n. The Transformer is measured twice: as it is trained, with our kernels, and in plain PyTorch.
+Both store the weights of attention, because dropout applies to them. Additive attention has a hidden layer for each
+pair of positions.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -37,12 +37,12 @@ from headway.engine.accelerate import accelerate
 from headway.engine.search_model import to_search_model
 from headway.engine.search_support import Precision, unsupported_reason
 from headway.experiments.changed_transformer import ARCHITECTURE
-from headway.experiments.corpus import MULTI30K, find_data, made_up_text, write_files
-from headway.experiments.experiment import Numbers, Settings, decide_claims
+from headway.experiments.corpus import MULTI30K, find_data, made_up_text, pair_files, write_files
+from headway.experiments.experiment import Numbers, Settings, decide_claims, hardware
 from headway.experiments.figures import label, plot_lines, subplots
+from headway.experiments.layer_measurements import saved_bytes, time_in_turns
 from headway.experiments.model_measurements import TEST, read_pairs
-from headway.experiments.pool import VARIANTS, Variant, recipe_sections
-from headway.experiments.training import merge_sections
+from headway.experiments.pool import VARIANTS, Variant, merge_sections, recipe_sections
 from headway.experiments.verdicts import Verdict, median_interval
 from headway.hardware import autocast, has_fast_bfloat16
 from headway.models.registry import register
@@ -50,14 +50,17 @@ from headway.predict.translation.find_candidates import search_vocabulary
 from headway.tasks import parse_recipe, task_of
 from headway.text.base import EOS
 from headway.training.fine_tuning import complete_recipe
-from headway.training.memory import saved_activations
 from headway.training.optim import clip_and_step, make_optimizer
 from headway.training.report import Listener
 from headway.training.stream import BatchStream, TokenBatch, to_device
 
 CPU = torch.device("cpu")
-BASELINE, RECURRENT = "baseline", "recurrent-additive"
-TRANSFORMER, PLAIN, ATTENDING = "Transformer", "Transformer, plain PyTorch", "recurrent with attention"
+BASELINE, TRANSFORMER, PLAIN = "baseline", "Transformer", "Transformer, plain PyTorch"
+RECURRENT = {
+    "recurrent": "recurrent-final-state",
+    "recurrent, dot products": "recurrent-dot",
+    "recurrent, additive attention": "recurrent-additive",
+}
 COSTS = {"step": "time of a step", "decoding": "time of decoding", "memory": "memory of a step"}
 _GROWS = 1.1  # memory of a token that grows by less than a tenth does not count as growing
 
@@ -68,11 +71,10 @@ class UntrainedModel:
     """A model of the pool with random weights, and the computations that are measured."""
 
     def __init__(self, variant: Variant, corpus: Path, work: Path, *, is_fast: bool = True) -> None:
-        train, dev = ({"files": [f"{name}.de", f"{name}.en"]} for name in ("train", "val"))
         sections = merge_sections(
             {"training": {"precision": "bfloat16" if has_fast_bfloat16(CPU) else "float32"}},
             recipe_sections(variant, 1, None),
-            {"data": {"folder": str(corpus), "train": [train], "dev": dev}},
+            {"data": pair_files(corpus)},
         )
         folder = work / f"prepared-{fingerprint(sections['tokenizer'], sections['data'])[:10]}"
         recipe = complete_recipe(parse_recipe(sections, variant.name), folder)
@@ -104,9 +106,8 @@ class UntrainedModel:
 
     def saved_bytes(self, batch: TokenBatch) -> int:
         """Return what autograd saves for the backward pass of a batch, in bytes."""
-        with saved_activations(self.objective, self.precision) as tensors:
-            self.objective(batch)
-        return sum(tensor.untyped_storage().nbytes() for tensor in tensors.values())
+        with autocast(CPU, self.precision):
+            return saved_bytes(self.objective.train(), batch)
 
     def step_bytes(self) -> int:
         """Return the bytes of weights, gradients, two moments, and activations of the first batch."""
@@ -137,50 +138,41 @@ def variants_with_costs() -> list[Variant]:
     return list(firsts.values())
 
 
-def time_in_turns(functions: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
-    """Return the seconds that each function takes in each round, after a warm-up round. The functions take turns."""
-    seconds: dict[str, list[float]] = {name: [] for name in functions}
-    for number in range(rounds + 1):
-        for name, function in functions.items():
-            begin = time.perf_counter()
-            function()
-            if number:
-                seconds[name].append(time.perf_counter() - begin)
-    return seconds
-
-
 def measure(settings: Settings) -> Numbers:
     """Time steps and decoding of all variants in turns, then both families over batch and length."""
     register(ARCHITECTURE)
     variants, work = {variant.name: variant for variant in variants_with_costs()}, settings.work_folder
+    rounds = 2 if settings.quick else 6
     if settings.quick:
         sizes, random = {"train": 200, "val": 10, TEST: 8}, Random(1)
         files = {f"{name}.{side}": made_up_text(size, random) for name, size in sizes.items() for side in ("de", "en")}
         corpus = write_files(files, work, "pairs")
-        variants = {name: variants[name] for name in (BASELINE, RECURRENT)}
+        variants = {name: variants[name] for name in (BASELINE, *RECURRENT.values())}
     else:
         corpus = find_data(settings, MULTI30K, "Multi30k")
     models = {name: UntrainedModel(variant, corpus, work) for name, variant in variants.items()}
     settings.say("model-costs: timing steps")
     bytes_ = {name: model.step_bytes() for name, model in models.items()}
-    steps = time_in_turns({name: model.step for name, model in models.items()}, 2 if settings.quick else 10)
+    steps = _time_with_baseline({name: model.step for name, model in models.items()}, rounds)
     settings.say("model-costs: timing the search")
     with torch.inference_mode():
         searches = {name: model.search(read_pairs(corpus, TEST, 64)) for name, model in models.items()}
-        decoding = time_in_turns({name: one for name, (_, one) in searches.items()}, 2 if settings.quick else 12)
+        searching = {name: search for name, (_, search) in searches.items()}
+        decoding = _time_with_baseline(searching, rounds)
     costs = {
         name: {"step": _ratio(steps[name], steps[BASELINE]), "decoding": _ratio(decoding[name], decoding[BASELINE])}
         | {"memory": bytes_[name] / bytes_[BASELINE], "search": searches[name][0], "weights": model.num_weights}
         for name, model in models.items()
     }
     plain = UntrainedModel(variants[BASELINE], corpus, work, is_fast=False)
-    families = {TRANSFORMER: models[BASELINE], PLAIN: plain, ATTENDING: models[RECURRENT]}
+    families = {TRANSFORMER: models[BASELINE], PLAIN: plain}
+    families |= {name: models[variant] for name, variant in RECURRENT.items()}
     lengths, num_tokens = ((8, 32), 128) if settings.quick else ((8, 32, 128, 512), 4096)
     grid = list[dict[str, Any]]()
-    for batch, n in dict.fromkeys((batch, length) for length in lengths for batch in (1, 8, num_tokens // length)):
+    for n, batch in ((length, batch) for length in lengths for batch in (1, num_tokens // length)):
         settings.say(f"model-costs: timing {batch} x {n} tokens")
         tokens = to_device(PaddedBatch(*np.random.default_rng(1).integers(4, 20, (2, batch, n))), CPU)
-        passes = {name: partial(model.compute_gradient, tokens) for name, model in families.items()}
+        passes = [(name, partial(model.compute_gradient, tokens)) for name, model in families.items()]
         seconds = time_in_turns(passes, 2 if settings.quick else 6)
         grid += [
             {"model": name, "batch": batch, "n": n, "seconds": seconds[name], "bytes": model.saved_bytes(tokens)}
@@ -195,7 +187,16 @@ def measure(settings: Settings) -> Numbers:
             for row in grid
         ],
     }
-    return {"costs": costs, "baseline": base, "grid": grid, "precision": plain.precision, "tables": tables}
+    measured = {"costs": costs, "baseline": base, "grid": grid, "precision": plain.precision}
+    return {**measured, "regime": f"{hardware()}, {plain.precision}", "tables": tables}
+
+
+def _time_with_baseline(functions: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+    """Return the seconds of each function in each round, in which the baseline takes further turns."""
+    turns = list[tuple[str, Callable[[], Any]]]()
+    for number, turn in enumerate(functions.items()):
+        turns += [(BASELINE, functions[BASELINE]), turn] if number % 16 == 8 else [turn]
+    return time_in_turns(turns, rounds)
 
 
 def _ratio(seconds: list[float], baseline: list[float]) -> list[float]:
@@ -213,32 +214,30 @@ def cost_columns(costs: Mapping[str, Any] | None) -> dict[str, Any]:
     return shown | {caption: costs[key] if costs else None for caption, key in others.items()}
 
 
-def _rows(numbers: Numbers, model: str, batch: int | None = None) -> list[dict[str, Any]]:
-    """Return the rows of a model, by n: of one size of batch, or (None) with as many tokens at each n."""
-    _, tokens = max((-row["n"], row["batch"] * row["n"]) for row in numbers["grid"])
-    rows = [row for row in numbers["grid"] if row["model"] == model and row["batch"] == (batch or tokens // row["n"])]
-    return sorted(rows, key=lambda row: int(row["n"]))
+def _rows(numbers: Numbers, model: str, *, alone: bool = False) -> list[dict[str, Any]]:
+    """Return the rows of a model over n, with as many tokens at each n or, ``alone``, with a batch of one sentence."""
+    return [row for row in numbers["grid"] if row["model"] == model and (row["batch"] == 1) is alone]
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by the time and the memory of long and of short sequences at an equal number of tokens."""
-    equal = {name: _rows(numbers, name) for name in (TRANSFORMER, PLAIN, ATTENDING)}
-    ends = {name: (rows[0], rows[-1]) for name, rows in equal.items()}
+    ends = {name: (rows[0], rows[-1]) for name in (TRANSFORMER, PLAIN, *RECURRENT) for rows in [_rows(numbers, name)]}
     short, long = (f"{row['batch']} sequences of {row['n']}" for row in ends[TRANSFORMER])
-    ratios = {
+    slower = {
         name: [slow / fast for fast, slow in zip(first["seconds"], last["seconds"], strict=True)]
         for name, (first, last) in ends.items()
     }
-    ratio, low, high = _ratio(ratios[ATTENDING], ratios[TRANSFORMER])
-    recurrent, transformer, plain = (
-        ends[name][1]["bytes"] / ends[name][0]["bytes"] for name in (ATTENDING, TRANSFORMER, PLAIN)
-    )
-    values = {"short": short, "long": long, "ratio": ratio, "low": low, "high": high, "recurrent": recurrent}
-    values |= {"transformer": transformer, "plain": plain, "slower": median(ratios[ATTENDING])}
-    values |= {"slower_transformer": median(ratios[TRANSFORMER])}
-    faster = {"supported": low > 1, "refuted": high < 1, "exact": False}
+    ratios = {name: _ratio(slower[name], slower[TRANSFORMER]) for name in RECURRENT}
+    growth = {name: last["bytes"] / first["bytes"] for name, (first, last) in ends.items()}
+    values = {"short": short, "long": long, "transformer": growth[TRANSFORMER], "plain": growth[PLAIN]}
+    values |= {"slower": median(slower[TRANSFORMER])}
+    values |= {"ratios": "; ".join(f"{name} {{:.3g}} [{{:.3g}}, {{:.3g}}]".format(*ratios[name]) for name in RECURRENT)}
+    values |= {"growths": ", ".join(f"{growth[name]:.3g} ({name})" for name in RECURRENT)}
+    lows, highs = [low for _, low, _ in ratios.values()], [high for _, _, high in ratios.values()]
+    faster = {"supported": min(lows) > 1, "refuted": max(highs) < 1, "exact": False, "regime": numbers["regime"]}
+    attending = min(growth[name] for name, variant in RECURRENT.items() if variant != "recurrent-final-state")
     return decide_claims(
-        "model-costs", values, faster, {"supported": recurrent > _GROWS}, {"supported": transformer > _GROWS}
+        "model-costs", values, faster, {"supported": attending > _GROWS}, {"supported": growth[TRANSFORMER] > _GROWS}
     )
 
 
@@ -252,20 +251,18 @@ def draw(numbers: Numbers) -> Figure:
     variants.axvline(1, color="#777777", linestyle=":")
     variants.invert_yaxis()
     label(variants, "Costs of the variants", "times the baseline's", "variant", log="x")
-    equal = {name: _rows(numbers, name) for name in (TRANSFORMER, ATTENDING, PLAIN)}
-    lengths, most = (
-        [row["n"] for row in equal[TRANSFORMER]],
-        f"{equal[TRANSFORMER][0]['batch'] * equal[TRANSFORMER][0]['n']:,} tokens",
-    )
-    for name, color in ((TRANSFORMER, "C0"), (ATTENDING, "C1")):
-        for batch, words, style in ((1, "batch of 1", "o:"), (8, "batch of 8", "s--"), (None, most, "^-")):
-            rows = _rows(numbers, name, batch)
+    equal = {name: _rows(numbers, name) for name in (TRANSFORMER, *RECURRENT, PLAIN)}
+    lengths = [row["n"] for row in equal[TRANSFORMER]]
+    tokens = lengths[0] * equal[TRANSFORMER][0]["batch"]
+    for number, name in enumerate((TRANSFORMER, *RECURRENT)):
+        for alone, words, style in ((True, "batch of 1", "o:"), (False, f"{tokens:,} tokens", "^-")):
+            rows = _rows(numbers, name, alone=alone)
             micros = [1e6 * median(row["seconds"]) / (row["batch"] * row["n"]) for row in rows]
-            times.plot(lengths, micros, style, color=color, label=f"{name}, {words}")
+            times.plot(lengths, micros, style, color=f"C{number}", label=f"{name}, {words}")
     plot_lines(memory, lengths, {name: [row["bytes"] / 2**20 for row in rows] for name, rows in equal.items()})
     for axes, title, y in (
         (times, "Time of a token", "µs, forward and backward (median)"),
-        (memory, f"Memory of {most}", "MiB saved for the backward pass"),
+        (memory, f"Memory of {tokens:,} tokens", "MiB saved for the backward pass"),
     ):
         label(axes, title, "length n (tokens)", y, log="xy", xticks=lengths)
     times.set_ylim(top=5 * times.get_ylim()[1])

@@ -1,16 +1,13 @@
 """The pool: models that differ from a baseline in one choice, for all claims on the quality of trained models.
 
-The baseline is the recipe ``multi30k-de-en-fast`` (2 + 2 layers, d_model 128, 1.4 million weights) with the paper's
-sinusoids, post-norm, tied embeddings, ReLU and smoothing of 0.1, dropout of 0.2, and 4,600 steps, the first 500 of
-which are warm-up. One set of baseline runs serves all claims on translation. Recurrent models are trained for as much
-processor time, and classifiers of AG News have baselines of their own: the recipes ``ag-news-reference-as-written``
-and ``ag-news``.
+``pool.toml`` declares the variants and their baselines. One set of baseline runs serves all claims on translation.
+Recurrent models are trained for as much processor time, and classifiers of AG News have baselines of their own.
 
 A *run* is a variant and a seed. Seeds from 1 on are for verdicts. Seed 0 is for choosing: where depth, norm, score,
 batch or optimizer change, three learning rates are tried with seed 0, and the one with the lowest loss of the
 development set is used for all other seeds. No verdict uses seed 0 or the development set.
 
-The variants are declared in ``pool.toml``. :mod:`pool_runs` trains, :mod:`choices` judges.
+:mod:`pool_runs` trains, :mod:`choices` judges.
 """
 
 from __future__ import annotations
@@ -21,7 +18,9 @@ from statistics import fmean
 from typing import Any
 
 from headway.experiments.experiment import read_declarations
-from headway.experiments.training import Changes, merge_sections
+
+Changes = Mapping[str, Mapping[str, Any]]
+"""Keys of a recipe, by section."""
 
 SECONDS_PER_STEP = 0.24  # of the baseline, on one core of an Intel Xeon with AVX-512, measured over 40 steps
 
@@ -100,6 +99,15 @@ def all_runs() -> list[PoolRun]:
         runs += [PoolRun(variant, 0, rate) for rate in variant.rates]
         runs += [PoolRun(variant, seed) for seed in range(1, variant.seeds + 1)]
     return runs
+
+
+def merge_sections(*parts: Changes) -> dict[str, dict[str, Any]]:
+    """Merge the sections of recipes. Keys of later parts replace those of earlier parts."""
+    sections: dict[str, dict[str, Any]] = {}
+    for part in parts:
+        for name, keys in part.items():
+            sections[name] = {**sections.get(name, {}), **keys}
+    return sections
 
 
 def recipe_sections(variant: Variant, seed: int, rate: float | None) -> dict[str, dict[str, Any]]:

@@ -31,16 +31,16 @@ from typing import Any
 
 import torch
 
+from headway.calls.run import Run
 from headway.data.store import ContentHashes, fingerprint
 from headway.decode import DecodingOptions
 from headway.errors import CheckpointError, DataError, DivergenceError
 from headway.experiments.changed_transformer import ARCHITECTURE
 from headway.experiments.code_hash import engine_hash
-from headway.experiments.corpus import AG_NEWS, MULTI30K, find_data, write_files
+from headway.experiments.corpus import AG_NEWS, MULTI30K, find_data, pair_files, write_files
 from headway.experiments.experiment import Settings
 from headway.experiments.model_measurements import MEASUREMENTS, TEST, TrainedModel, read_pairs
 from headway.experiments.pool import PoolRun, Variant, all_runs, core_hours, recipe_sections, speeds_of
-from headway.experiments.training import read_metrics
 from headway.hardware import has_fast_bfloat16
 from headway.jobs.named_leases import NamedLeases
 from headway.models.registry import register
@@ -282,6 +282,11 @@ def _data(run: PoolRun, folder: PoolFolder, settings: Settings) -> tuple[Path, d
     return corpus, {file: hashes.hash_file(corpus.parent / file) for file in files}
 
 
+def read_metrics(run: Path, kind: str) -> list[dict[str, Any]]:
+    """Return the metrics of one kind, such as "train" or "dev", that a run has written."""
+    return [line for line in Run(run, interrupted=True).metrics if line["kind"] == kind]
+
+
 def _last_step(run_folder: Path) -> int:
     lines = read_metrics(run_folder, "train")
     return lines[-1]["step"] if lines else 0
@@ -301,8 +306,7 @@ def _corpora(corpus: Path, variant: Variant, work: Path) -> dict[str, Any]:
                 files[f"train.{language}"] = "".join(islice(file, variant.pairs))
             files[f"val.{language}"] = (corpus / f"val.{language}").read_text(encoding="utf-8")
         corpus = write_files(files, work, "small")
-    names = {name: {"files": [f"{name}.de", f"{name}.en"]} for name in ("train", "val")}
-    return {"folder": str(corpus), "train": [names["train"]], "dev": names["val"]}
+    return pair_files(corpus)
 
 
 def _examine(trained: TrainedModel) -> PoolRecord:

@@ -8,7 +8,7 @@ light and dark mode. All text is escaped.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,6 @@ def write_report(records: Sequence[ExperimentRecord], folder: Path, path: Path) 
         figures={
             record.name: base64.b64encode((folder / f"{record.name}.svg").read_bytes()).decode() for record in records
         },
-        column_kinds=_column_kinds,
         long=_LONG,
     )
     atomic_write_text(path, page)
@@ -71,13 +70,6 @@ def verdict_table(records: Sequence[ExperimentRecord]) -> str:
             cells += [verdict.reason + regime, claim.literature]
             lines.append("| " + " | ".join(cell.replace("|", "&#124;") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
-
-
-def _column_kinds(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Map each column of a table to "number" or "text", depending on its values."""
-    columns = dict.fromkeys(column for row in rows for column in row)
-    numeric = {name: all(isinstance(row.get(name), int | float | None) for row in rows) for name in columns}
-    return {name: "number" if is_numeric else "text" for name, is_numeric in numeric.items()}
 
 
 def _format(value: Any) -> str:

@@ -20,52 +20,41 @@ contains 80 % of the queries.
 from __future__ import annotations
 
 import math
-from statistics import fmean
+from itertools import product
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headway.experiments.experiment import Numbers, Settings, decide_claims
 from headway.experiments.figures import label, shared_legend, subplots
 from headway.experiments.verdicts import Verdict
-from headway.inspection.picture_files import MARKERS
 
 WIDTHS = (1, 4, 16, 64, 256, 1024)
 NUM_KEYS = 64  # number of keys per query
-SCALING_KINDS = ("without", "with")
-SCORE_FORMULAS = {"without": "q·k", "with": "q·k / √d_k"}
+UNSCALED, SCALED = "q·k", "q·k / √d_k"
+QUANTITIES = ("variance", "entropy", "gradient", "low", "high")  # that are drawn, the first three in panels
 
 TITLE = "Why divide by √d_k?"
 
 
 def measure(settings: Settings) -> Numbers:
-    """Measure every quantity for each d_k, with and without the factor, one value per seed."""
+    """Measure every quantity for each seed and d_k, with and without the factor."""
     queries = 200 if settings.quick else 20_000
-    quantities: dict[str, dict[str, dict[str, list[float]]]] = {kind: {} for kind in SCALING_KINDS}
-    for seed in settings.seeds:
-        generator = torch.Generator().manual_seed(seed)
-        for width in WIDTHS:
-            parts = []
-            for _ in range(queries // 200):  # each query has random keys of its own
-                query = torch.randn(200, 1, width, generator=generator)
-                parts.append(query @ torch.randn(200, width, NUM_KEYS, generator=generator))
-            scores = torch.cat(parts).squeeze(1).double()
-            for kind in SCALING_KINDS:
-                for name, value in _quantities(scores / math.sqrt(width) if kind == "with" else scores).items():
-                    quantities[kind].setdefault(name, {}).setdefault(str(width), []).append(value)
-    captions = {"variance": "variance", "entropy": "entropy (nats)", "gradient": "gradient, median"}
-    captions |= {"vanished": "share of queries with a gradient below 0.001"}
-    rows = [
-        {"d_k": width, "softmax of": SCORE_FORMULAS[kind]}
-        | {caption: fmean(quantities[kind][name][str(width)]) for name, caption in captions.items()}
-        for width in WIDTHS
-        for kind in SCALING_KINDS
-    ]
-    tables = {f"{NUM_KEYS} keys, mean over seeds": rows}
-    return {"keys": NUM_KEYS, "queries": queries, "widths": WIDTHS, **quantities, "tables": tables}
+    rows = list[dict[str, float | str]]()
+    for seed, width in product(settings.seeds, WIDTHS):
+        generator = torch.Generator().manual_seed(1000 * seed + width)
+        parts = [  # each query has random keys of its own
+            torch.randn(200, 1, width, generator=generator) @ torch.randn(200, width, NUM_KEYS, generator=generator)
+            for _ in range(queries // 200)
+        ]
+        scores = torch.cat(parts).squeeze(1).double()
+        for kind, divisor in ((UNSCALED, 1.0), (SCALED, math.sqrt(width))):
+            rows.append({"softmax of": kind, "seed": seed, "d_k": width, **_quantities(scores / divisor)})
+    return {"queries": queries, "rows": rows, "tables": {f"Softmax over {NUM_KEYS} keys": rows}}
 
 
 def _quantities(scores: Float[Tensor, "N S"]) -> dict[str, float]:
@@ -86,53 +75,51 @@ def _quantities(scores: Float[Tensor, "N S"]) -> dict[str, float]:
     }
 
 
+def _values(numbers: Numbers, kind: str, name: str) -> NDArray[np.float64]:
+    """Return a quantity (seeds x widths)."""
+    values = [row[name] for row in numbers["rows"] if row["softmax of"] == kind]
+    return np.array(values).reshape(-1, len(WIDTHS))
+
+
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by the variance over d_k, the median gradient at the largest d_k, and the effect of scaling."""
-    widths, plain, scaled = numbers["widths"], _means(numbers, "without"), _means(numbers, "with")
-    ratios = [variance / width for variance, width in zip(plain["variance"], widths, strict=True)]
-    off = max(abs(mean) / math.sqrt(width) for mean, width in zip(plain["mean"], widths, strict=True))
-    gradients = {kind: np.array(list(numbers[kind]["gradient"].values())) for kind in SCALING_KINDS}  # widths x seeds
+    plain, scaled = (_values(numbers, kind, "gradient") for kind in (UNSCALED, SCALED))
+    ratios = _values(numbers, UNSCALED, "variance").mean(0) / WIDTHS
+    off = float(np.abs(_values(numbers, UNSCALED, "mean").mean(0) / np.sqrt(WIDTHS)).max())
     # Variance / d_k is an average of |q|^2 / d_k, which has a variance of 2 / d_k.
-    error = math.sqrt(2 / (numbers["queries"] * gradients["without"].shape[1]))
-    falls: list[float] = (gradients["without"][-1] / gradients["without"].max(0)).tolist()
-    spread = float((gradients["with"][2:].max(0) / gradients["with"][2:].min(0)).max())
-    ratio = scaled["gradient"][-1] / max(plain["gradient"][-1], 1e-300)
-    times = f"{ratio:.3g} times" if ratio < 1e4 else f"10^{math.log10(ratio):.0f} times"
-    values = {"off": off, "error": error, "lowest": min(ratios), "highest": max(ratios), "first": widths[0]}
-    values |= {"third": widths[2], "last": widths[-1], "fall": fmean(falls), "vanished": plain["vanished"][-1]}
-    values |= {"spread": spread, "times": times, "equal": math.log(numbers["keys"])}
-    values |= {"variance": scaled["variance"][-1], "entropy": scaled["entropy"][-1]}
+    error = math.sqrt(2 / (numbers["queries"] * len(plain)))
+    falls: list[float] = (plain[:, -1] / plain.max(1)).tolist()
+    spread = float((scaled[:, 2:].max(1) / scaled[:, 2:].min(1)).max())
+    ratio = float(scaled[:, -1].mean() / max(plain[:, -1].mean(), 1e-300))
+    values = {"off": off, "error": error, "lowest": ratios.min(), "highest": ratios.max(), "first": WIDTHS[0]}
+    values |= {"third": WIDTHS[2], "last": WIDTHS[-1], "fall": np.mean(falls), "equal": math.log(NUM_KEYS)}
+    values |= {"spread": spread, "times": f"{ratio:.3g} times" if ratio < 1e4 else f"10^{math.log10(ratio):.0f} times"}
+    values |= {"vanished": _values(numbers, UNSCALED, "vanished")[:, -1].mean()}
+    values |= {name: _values(numbers, SCALED, name)[:, -1].mean() for name in ("variance", "entropy")}
     return decide_claims(
         "scaling",
         values,
-        {"supported": max(off, *(abs(ratio - 1) for ratio in ratios)) < 4 * error, "exact": False},
+        {"supported": max(off, float(abs(ratios - 1).max())) < 4 * error, "exact": False},
         {"supported": max(falls) < 0.01, "refuted": min(falls) > 0.5, "exact": False},
         {"supported": spread < 1.2 and ratio > 2, "refuted": ratio <= 1, "exact": False},
     )
 
 
-def _means(numbers: Numbers, kind: str) -> dict[str, list[float]]:
-    """Return the mean over seeds of each quantity at each width."""
-    return {name: [fmean(values) for values in by_width.values()] for name, by_width in numbers[kind].items()}
-
-
 def draw(numbers: Numbers) -> Figure:
     """Draw variance, entropy and gradient against d_k, with and without the factor."""
     picture, (variance, entropy, gradient) = subplots("Why the scores are divided by √d_k", 1, 3, size=(16, 6))
-    widths, equal = numbers["widths"], math.log(numbers["keys"])
-    for color, marker, kind in zip(("C1", "C0"), MARKERS, SCALING_KINDS, strict=False):
-        values = _means(numbers, kind)
-        low, middle, high = (np.maximum(values[name], 1e-12) for name in ("low", "gradient", "high"))  # avoid log 0
-        for axes, curve in ((variance, values["variance"]), (entropy, values["entropy"]), (gradient, middle)):
-            axes.plot(widths, curve, color=color, marker=marker, label=f"scores {SCORE_FORMULAS[kind]}")
-        gradient.fill_between(widths, low, high, color=color, alpha=0.15)
-    entropy.axhline(equal, color="#777777", linestyle=":", label=f"equal weights (ln {numbers['keys']})")
+    for kind, color, marker in ((UNSCALED, "C1", "o"), (SCALED, "C0", "s")):
+        curves = {name: _values(numbers, kind, name).mean(0).clip(1e-12) for name in QUANTITIES}  # avoid log 0
+        for axes, name in zip(picture.axes, QUANTITIES, strict=False):
+            axes.plot(WIDTHS, curves[name], color + marker + "-", label=f"scores {kind}")
+        gradient.fill_between(WIDTHS, curves["low"], curves["high"], color=color, alpha=0.15)
+    entropy.axhline(math.log(NUM_KEYS), color="#777777", linestyle=":", label=f"equal weights (ln {NUM_KEYS})")
     entropy.set_ylim(bottom=0)
     for axes, title, y, log in (
         (variance, "Variance of the scores", "variance (score²)", "xy"),
-        (entropy, f"Entropy of the softmax ({numbers['keys']} keys)", "entropy (nats)", "x"),
+        (entropy, f"Entropy of the softmax ({NUM_KEYS} keys)", "entropy (nats)", "x"),
         (gradient, "Size of the softmax's gradient", "‖∂p/∂s‖: median, 10 to 90 % of queries", "xy"),
     ):
-        label(axes, title, "width d_k (units)", y, log=log, xticks=widths)
+        label(axes, title, "width d_k (units)", y, log=log, xticks=WIDTHS)
     shared_legend(picture, entropy)
     return picture

@@ -32,7 +32,9 @@ minutes on two cores.
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -45,13 +47,16 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from headway.data.store import fingerprint
 from headway.experiments.corpus import BOOKS, find_data, made_up_text, write_files
 from headway.experiments.experiment import Numbers, Settings
 from headway.experiments.figures import label, subplots
-from headway.experiments.training import column, format_mean_std, make_recipe, train_recipe
+from headway.experiments.pool_runs import read_metrics
 from headway.experiments.verdicts import Regime, Tested, mean_effect
+from headway.hardware import has_fast_bfloat16
 from headway.inspection.picture_files import MARKERS
 from headway.models.registry import build_model
+from headway.tasks import parse_recipe, train
 from headway.text.base import NUM_SPECIAL
 from headway.training.recipe import Recipe
 
@@ -87,18 +92,9 @@ def measure(settings: Settings) -> Numbers:
             continue
         recipe = _recipe(settings, folder, seed, size, max(round(text / batch), 1), batch)
         trained = train_recipe(settings, recipe, f"width{size[0]}-compute{compute:.3g}-seed{seed}")
-        row = {"seed": seed, "compute": compute, "weights": count, "text": text}
-        runs.append(row | {key: trained[key] for key in ("loss", "minutes")})
+        runs.append({"seed": seed, "compute": compute, "weights": count, "text": text, **trained})
     fits = [{"seed": seed, **fit_power_laws([row for row in runs if row["seed"] == seed])} for seed in settings.seeds]
-    groups = sorted({(row["compute"], row["weights"], row["text"]) for row in runs})
-    table = [
-        {"compute (FLOP)": f"{compute:.2g}", "weights": count, "characters of training": round(text)}
-        | {"loss (nats per character)": format_mean_std(runs, "loss", compute=compute, weights=count)}
-        | {"minutes": format_mean_std(runs, "minutes", compute=compute, weights=count)}
-        for compute, count, text in groups
-    ]
-    tables = {"Training runs, means over seeds with standard deviations": table}
-    return {"runs": runs, "fits": fits, "tables": tables}
+    return {"runs": runs, "fits": fits, "tables": {"Training runs": runs}}
 
 
 def _corpus(settings: Settings) -> Path:
@@ -115,7 +111,11 @@ def _corpus(settings: Settings) -> Path:
 
 
 def _recipe(settings: Settings, folder: Path, seed: int, size: tuple[int, int], steps: int, batch: int) -> Recipe:
+    """Return the recipe of a model, with one validation, at the end."""
     width, blocks = size
+    # The precision is part of the run's name: "auto" would mix the results of different processors.
+    device = torch.device("cuda" if torch.cuda.is_available() and not settings.quick else "cpu")
+    precision = "bfloat16" if has_fast_bfloat16(device) and not settings.quick else "float32"
     sections: dict[str, dict[str, Any]] = {
         "task": {"kind": "language_model"},
         "data": {
@@ -132,13 +132,48 @@ def _recipe(settings: Settings, folder: Path, seed: int, size: tuple[int, int], 
             "schedule": "cosine", "learning_rate": 0.16 / width, "warmup_steps": max(min(steps // 10, 100), 1),
             "beta2": 0.99, "clip_norm": 1.0,
         },
+        "training": {
+            "seed": seed, "steps": steps, "compile": "off", "log_every": max(steps // 5, 1), "device": device.type,
+            "precision": precision,
+        },
+        "validation": {"metric": "loss", "every": steps},
+        "checkpoints": {"every": max(steps // 4, 100), "keep": 1, "average": 0},
     }  # fmt: skip
-    return make_recipe(settings, seed, steps, sections)
+    return parse_recipe(sections, "the experiment's recipe")
+
+
+def train_recipe(settings: Settings, recipe: Recipe, name: str) -> Numbers:
+    """Train a model, or return the result of an earlier call: its loss.
+
+    The run folder's name begins with ``name``. It contains a hash of the recipe, in which the folder of the data has a
+    hash of its content. A call after an interruption resumes the training.
+
+    Raises:
+        DivergenceError: The training diverged.
+        KeyboardInterrupt: The training was interrupted.
+    """
+    key = fingerprint(json.dumps(recipe.active_options()).replace(str(settings.work_folder), ""))
+    run = settings.work_folder / "runs" / f"{name}-{key[:10]}"
+
+    def compute() -> Numbers:
+        settings.say(f"training {run.name}")
+        if train(recipe, run).interrupted:
+            raise KeyboardInterrupt
+        for folder in ("checkpoints", "tokens"):  # no longer needed; the folders of all runs would take gigabytes
+            shutil.rmtree(run / folder)
+        return {"loss": read_metrics(run, "dev")[-1]["loss"]}
+
+    return settings.cached(f"runs/{run.name}/result", compute)
 
 
 def _count_weights(recipe: Recipe, vocab_size: int) -> int:
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in build_model(recipe.model, vocab_size, vocab_size).parameters())
+
+
+def column(runs: Sequence[Mapping[str, Any]], key: str, **where: Any) -> list[float]:
+    """Return the values of ``key`` in the runs that have the values ``where`` for other keys."""
+    return [float(row[key]) for row in runs if all(row[key] == value for key, value in where.items())]
 
 
 def fit_power_laws(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -204,8 +239,7 @@ def draw(numbers: Numbers) -> Figure:
     for number, operations in enumerate(sorted({row["compute"] for row in runs})):
         amounts = sorted({row["weights"] for row in runs if row["compute"] == operations})
         means = [fmean(column(runs, "loss", weights=weights, compute=operations)) for weights in amounts]
-        style: Any = {"color": f"C{number}", "marker": MARKERS[number], "label": f"{operations:.2g} operations"}
-        valleys.plot(amounts, means, **style)
+        valleys.plot(amounts, means, f"C{number}{MARKERS[number]}-", label=f"{operations:.2g} operations")
         ends = [point for fit in fits for point in fit["best"] if point["compute"] == operations]
         valleys.plot(column(ends, "weights"), column(ends, "loss"), f"C{number}*", markersize=14)
     kaplan, hoffmann = "Kaplan et al. 2020", "Hoffmann et al. 2022"

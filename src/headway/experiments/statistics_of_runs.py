@@ -129,10 +129,7 @@ _FUNCTIONS: dict[str, tuple[Callable[[Run, Any], Array], Callable[[Array], float
     "error": (lambda _, labels: _columns(np.subtract(1, labels["right"]), np.ones(len(labels["right"]))), _percent),
     "calibration": (_binned, _calibration_error),
     "average": (lambda run, scores: _columns(run["log_probs_of_average"] - scores, run["tokens"]), _ratio),
-    "ema": (
-        lambda run, mean: _columns(mean["log_probs"] - _blocks(run["log_probs"]), _blocks(run["tokens"])),
-        _ratio,
-    ),
+    "ema": (lambda run, mean: _columns(mean["log_probs"] - _blocks(run["log_probs"]), _blocks(run["tokens"])), _ratio),
     "beam": (lambda run, _: np.hstack([run["bleu"][beam] for beam in ("4", "1")]), _bleu_gain),
     "wide-beam": (_beams((16, 0.6), (4, 0.6)), _bleu_gain),
     "length-penalty": (_beams((4, 0.6), (4, 0.0)), _bleu_gain),

@@ -11,8 +11,7 @@ The curves show all 1,000 test sentences: more probable translations need not be
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
+from datetime import UTC, datetime
 from statistics import fmean
 from typing import Any
 
@@ -20,8 +19,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from headway.evaluation.translation import find_metric
+from headway.experiments.code_hash import code_hash, engine_hash
 from headway.experiments.corpus import MULTI30K, find_data
-from headway.experiments.experiment import Numbers, Settings
+from headway.experiments.experiment import Numbers, Settings, hardware, read_numbers, write_numbers
 from headway.experiments.figures import label, subplots
 from headway.experiments.model_measurements import BEAM_SIZES, BEAMS, TrainedModel, measure_examples
 from headway.experiments.pool import all_runs
@@ -39,17 +39,23 @@ REGIME = "the pool's baseline (2 + 2 layers, width 128), Multi30k"
 def read_examples(settings: Settings) -> list[tuple[PoolRecord, Numbers]]:
     """Return the baseline's records that have examples (:func:`measure_examples`), and the examples.
 
-    Examples are kept beside the records. Those that are missing are measured if the model is still there.
+    Examples are kept beside the records. Those that are missing, or that other code measured, are measured if the model
+    is still there.
     """
     folder = PoolFolder(settings.pool_folder or settings.work_folder, settings.work_folder.parent / "pool")
-    beside = replace(settings, work_folder=folder.records)
-    records = list[tuple[PoolRecord, Numbers]]()
+    records, code = list[tuple[PoolRecord, Numbers]](), code_hash(measure_examples)
     for run in all_runs():
         if run.variant.name == "baseline" and run.seed and (record := folder.read(run.name)) is not None:
-            trained, name = folder.run_folder(run.name, record), f"{run.name}-examples"
-            if trained.is_dir() or (folder.records / f"{name}.json").is_file():
-                model = TrainedModel(trained, find_data(settings, MULTI30K, "Multi30k"))
-                records.append((record, beside.cached(name, partial(measure_examples, model))))
+            path, trained = folder.records / f"{run.name}-examples.json", folder.run_folder(run.name, record)
+            examples = read_numbers(path) if path.is_file() else {}
+            if trained.is_dir() and examples.get("code") != code:
+                settings.say(f"measuring examples of {run.name}")
+                examples = measure_examples(TrainedModel(trained, find_data(settings, MULTI30K, "Multi30k")))
+                examples |= {"code": code, "engine": engine_hash(), "hardware": hardware()}
+                examples["date"] = datetime.now(UTC).isoformat(timespec="seconds")
+                write_numbers(path, examples)
+            if examples:
+                records.append((record, examples))
     return records
 
 

@@ -14,44 +14,60 @@ Recall: four architectures of one to four layers read 4 to 32 pairs, then 8 quer
 pair to its query is one step in a Transformer and in an LSTM with attention. It grows with the distance in an LSTM, and
 with its logarithm in dilated convolutions.
 
-All batches have 64 sequences. For the recall task, the learning rate of each architecture was chosen from three with
-seed 0, which no verdict uses. The other comparisons keep the rate, because depth, norm and optimizer are the same.
+Every batch of 64 sequences is drawn anew, so models see no sequence twice. For the recall task, the learning rate of
+each architecture was chosen from three with seed 0, which no verdict uses. The other comparisons keep the rate, because
+depth, norm and optimizer are the same. In the figure, dotted lines show guessing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from statistics import fmean
 from typing import Any
 
+import torch
+from jaxtyping import Float, Int
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from headway.experiments.code_hash import code_hash
 from headway.experiments.experiment import Claim, Numbers, Settings, read_declarations
 from headway.experiments.figures import label, shared_legend, subplots
-from headway.experiments.synthetic_training import (
-    ARCHITECTURES,
-    HEADS,
-    LOOK_BACK,
-    LOOK_BACK_TASK,
-    LOOK_UPS,
-    ORDERS,
-    PAIRS,
-    POSITIONS,
-    RECALL,
-    STRIDE,
-    SYMBOLS,
-    WIDTH,
-    make_setup,
-    train_and_test,
-)
+from headway.experiments.layer_measurements import KERNEL_SIZE, CausalConvolution
 from headway.experiments.verdicts import Effect, Regime, Tested, add_variance, difference
 from headway.inspection.picture_files import MARKERS
+from headway.models.transformer import Transformer, TransformerConfig
+from headway.nn.attention import MultiHeadAttention
+from headway.nn.block_config import BlockConfig
+from headway.nn.blocks import CausalStack
+from headway.nn.masks import Causal
+from headway.nn.positions import make_positions
+from headway.text.base import BOS
 
+ORDERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "copy": lambda x: x,
+    "reverse": lambda x: x.flip(1),
+    "sort": lambda x: x.sort(1).values,
+}
+LOOK_BACK_TASK, LOOK_UPS, RECALL = "look back", "two look-ups", "recall"
+POSITIONS = ("sinusoidal", "learned", "rotary", "none")
+HEADS = (1, 2, 4, 8, 16, 32)
+ARCHITECTURES = ("Transformer", "LSTM with attention", "LSTM", "convolutions")
+PAIRS = (4, 8, 16, 32)  # pairs of a dictionary
+SYMBOLS, FIRST_SYMBOL = 16, 4  # number of symbols; smaller ids are special tokens
+LOOK_BACK = 3  # positions
+KEYS, VALUES, QUERIES = 64, 16, 8  # possible keys (more than the width), possible values, queries after the pairs
+WIDTH = 32
+STRIDE = 25  # steps that a point of the curve of learning averages
+_BATCH, _TEST_BATCHES = 64, 8
+_WARMUP = 50  # steps
 SEEDS = (2, 3, 4, 5, 6)  # seed 0 chose rates, and seed 1 the steps of each task
 RATE, RATES = 3e-3, (1e-3, 3e-3, 1e-2)  # of most tasks; to choose from where architectures differ
 SMALLEST_SHARE, SMALLEST_SPEED = 0.05, 0.32  # share of right answers; log2 of a ratio of steps: a factor of 1.25
@@ -70,34 +86,180 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     RECALL: ARCHITECTURES,
 }
 
+COMPARISONS = read_declarations("claims.toml")["synthetic-tasks"]
+TITLE = "Made-up tasks: positions, heads, short paths"
+CLAIMS = tuple(Claim(text, source, literature) for *_, source, literature, text in COMPARISONS)
+
+Batch = tuple[tuple[Tensor, ...], Tensor]
+"""Inputs of a model, and the expected symbols (rows, positions, answers), which are -1 where none is asked for."""
+
 
 @dataclass(frozen=True)
-class TaskComparison:
-    """A claim that one side surpasses the other, or equals it.
+class Setup:
+    """A task and a model that learns it.
 
     Attributes:
-        claim: The claim.
-        task: The task, or "rewriting" for the mean of copying, reversing and sorting.
-        sides: A variant and "speed" or the length of a test, for both sides.
-        equal: Whether the claim says that there is no difference.
+        draw: Returns a random batch of a length.
+        make: Returns an untrained model.
+        lengths: The lengths of training batches, which take turns.
+        tests: The lengths that are tested.
+        steps: Steps of training.
     """
 
-    claim: Claim
-    task: str
-    sides: Sequence[Sequence[str]]
-    equal: bool
-
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        """The tasks whose mean is compared."""
-        return tuple(ORDERS) if self.task == REWRITING else (self.task,)
+    draw: Callable[[int], Batch]
+    make: Callable[[], nn.Module]
+    lengths: tuple[int, ...]
+    tests: tuple[int, ...]
+    steps: int
 
 
-COMPARISONS = tuple(
-    TaskComparison(Claim(text, source, literature), task, [one.rsplit(" ", 1), other.rsplit(" ", 1)], sign == "=")
-    for task, one, sign, other, source, literature, text in read_declarations("claims.toml")["synthetic-tasks"]
-)
-TITLE, CLAIMS = "Made-up tasks: positions, heads, short paths", tuple(comparison.claim for comparison in COMPARISONS)
+def make_setup(task: str, variant: str) -> Setup:
+    """Return a task with one of its models: a kind of positions, a number of heads, or an architecture."""
+    if task in ORDERS:
+        sizes = {"d_model": WIDTH, "num_heads": 4, "d_ff": 2 * WIDTH, "encoder_layers": 1, "decoder_layers": 1}
+        config = TransformerConfig.parse({**sizes, "dropout": 0.0, "positions": variant}, task)
+        make = partial(Transformer, config, FIRST_SYMBOL + SYMBOLS, FIRST_SYMBOL + SYMBOLS)
+        return Setup(partial(draw_rewriting, ORDERS[task]), make, (4, 5, 6, 7, 8), (8, 16), 1500)
+    if task == LOOK_BACK_TASK:
+        labeler = partial(Labeler, partial(_mixer, "Transformer", variant), variant, (SYMBOLS,), (1, SYMBOLS))
+        return Setup(draw_look_back, labeler, (16,), (16, 32), 800)
+    answers = 2 if task == LOOK_UPS else 1
+    # First token of a position: a pair's key, or the first asked key. Second token: its value, or the second asked key.
+    vocab = (KEYS, VALUES + 1 + KEYS)
+    labeler = partial(Labeler, partial(_mixer, variant, "none"), "none", vocab, (answers, VALUES))
+    lengths, steps = ((8,), 1500) if task == LOOK_UPS else (PAIRS, 2000)
+    return Setup(partial(draw_look_ups, answers), labeler, lengths, lengths, steps)
+
+
+def draw_rewriting(order: Callable[[Tensor], Tensor], length: int) -> Batch:
+    """Draw sources, and what a decoder reads and writes."""
+    source = torch.randint(FIRST_SYMBOL, FIRST_SYMBOL + SYMBOLS, (_BATCH, length))
+    target = order(source)
+    return (source, F.pad(target[:, :-1], (1, 0), value=BOS)), target.unsqueeze(-1)
+
+
+def draw_look_back(length: int) -> Batch:
+    """Draw symbols, and at each position the earlier one that is asked for."""
+    symbols = torch.randint(SYMBOLS, (_BATCH, length))
+    return (symbols.unsqueeze(-1),), F.pad(symbols[:, :-LOOK_BACK], (LOOK_BACK, 0), value=-1).unsqueeze(-1)
+
+
+def draw_look_ups(answers: int, pairs: int) -> Batch:
+    """Draw dictionaries, and queries for ``answers`` keys each. A position has two tokens: key and value, or the query.
+
+    Both keys of a query differ. The second token of a query for one key is the one after all values.
+    """
+    keys = torch.rand(_BATCH, KEYS).argsort(1)[:, :pairs]
+    values = torch.randint(VALUES, (_BATCH, pairs))
+    asked = torch.rand(_BATCH, QUERIES, pairs).argsort(2)[:, :, :answers]
+    asked_keys, expected = (x.unsqueeze(1).expand(-1, QUERIES, -1).gather(2, asked) for x in (keys, values))
+    second = VALUES + 1 + asked_keys[..., 1] if answers == 2 else torch.full_like(asked_keys[..., 0], VALUES)
+    queries = torch.stack([asked_keys[..., 0], second], -1)
+    tokens = torch.cat([torch.stack([keys, values], -1), queries], 1)
+    return (tokens,), F.pad(expected, (0, 0, pairs, 0), value=-1)
+
+
+class Labeler(nn.Module):
+    """Labels each position: embeds its tokens, adds the vectors and a position, lets positions interact, projects."""
+
+    def __init__(
+        self, make_mixer: Callable[[], nn.Module], positions: str, vocab: tuple[int, ...], answers: tuple[int, int]
+    ) -> None:
+        super().__init__()
+        self.embeddings = nn.ModuleList(nn.Embedding(size, WIDTH) for size in vocab)
+        self.positions = make_positions(positions, WIDTH, 2 * max(PAIRS))  # type: ignore[arg-type]
+        self.mixer = make_mixer()
+        self.answers = answers
+        self.output = nn.Linear(WIDTH, answers[0] * answers[1])
+
+    def forward(self, tokens: Int[Tensor, "B T I"]) -> Float[Tensor, "B T A V"]:
+        """Return the logits of the answers at each position."""
+        vectors = [embedding(tokens[..., place]) for place, embedding in enumerate(self.embeddings)]
+        logits: Tensor = self.output(self.mixer(self.positions(torch.stack(vectors).sum(0)), mask=Causal()))
+        return logits.unflatten(-1, self.answers)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _mixer(kind: str, positions: str) -> nn.Module:
+    """Return a causal module in which positions interact: attention of some heads alone, or an architecture."""
+    if kind.endswith("heads"):
+        return MultiHeadAttention(WIDTH, int(kind.split()[0]))
+    if kind == "Transformer":
+        keys = {"d_model": WIDTH, "num_heads": 1, "d_ff": 2 * WIDTH, "positions": positions}
+        return CausalStack(1, BlockConfig.parse(keys, kind))
+    return ConvolutionalMixer() if kind == "convolutions" else RecurrentMixer(attends="attention" in kind)
+
+
+class RecurrentMixer(nn.Module):
+    """An LSTM, whose states may attend to all earlier ones."""
+
+    def __init__(self, *, attends: bool) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(WIDTH, WIDTH, batch_first=True)
+        self.attention = MultiHeadAttention(WIDTH, 1) if attends else None
+
+    def forward(self, x: Float[Tensor, "B T D"], mask: Causal) -> Float[Tensor, "B T D"]:
+        """Return the states, with what they attend to."""
+        states: Tensor = self.lstm(x)[0]
+        return states if self.attention is None else states + self.attention(states, mask=mask)
+
+
+class ConvolutionalMixer(nn.Module):
+    """Dilated causal convolutions with residual connections and norms, which reach back 80 positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        dilations = [KERNEL_SIZE**layer for layer in range(4)]
+        self.layers = nn.ModuleList(CausalConvolution(WIDTH, WIDTH, KERNEL_SIZE, dilation=each) for each in dilations)
+        self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in dilations)
+
+    def forward(self, x: Float[Tensor, "B T D"], mask: Causal) -> Float[Tensor, "B T D"]:
+        """Return what the last layer computes, which is causal without a mask."""
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            x = norm(x + layer(x).relu())
+        return x
+
+
+def train_and_test(task: str, variant: str, seed: int, rate: float, *, quick: bool) -> Numbers:
+    """Train a model, and return shares of right answers: over training, and for each length by position."""
+    setup, begin = make_setup(task, variant), time.process_time()
+    steps = 4 * STRIDE if quick else setup.steps
+    torch.manual_seed(seed)
+    model = setup.make()
+    optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98))
+    shares = list[float]()
+    for step in range(steps):
+        inputs, expected = setup.draw(setup.lengths[step % len(setup.lengths)])
+        logits = model(*inputs).view(*expected.shape, -1)
+        loss = F.cross_entropy(logits.flatten(0, -2), expected.flatten(), ignore_index=-1)
+        optimizer.param_groups[0]["lr"] = rate * min((step + 1) / _WARMUP, (steps - step) / max(steps - _WARMUP, 1))
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        shares.append(float((logits.argmax(-1) == expected)[expected >= 0].float().mean()))
+    curve = [sum(shares[start : start + STRIDE]) / STRIDE for start in range(0, steps - STRIDE + 1, STRIDE)]
+    seconds = time.process_time() - begin
+    right = {str(length): _test(model.eval(), setup.draw, length) for length in setup.tests}
+    return {"curve": curve, "right": right, "seconds": seconds}
+
+
+@torch.inference_mode()
+def _test(model: nn.Module, draw: Callable[[int], Batch], length: int) -> list[float | None]:
+    """Return the share of right answers at each position, None where none is asked for."""
+    right = []
+    for _ in range(_TEST_BATCHES):
+        inputs, expected = draw(length)
+        if isinstance(model, Transformer):  # read what the model has written, not what it should have written
+            source, prefix = inputs[0], inputs[1][:, :1]
+            for _ in range(length):
+                written = model(source, prefix)[:, -1:].argmax(-1)
+                prefix = torch.cat([prefix, written], 1)
+            answers = prefix[:, 1:].unsqueeze(-1)
+        else:
+            answers = model(*inputs).argmax(-1)
+        right.append((answers == expected).double().mean((0, 2)))
+    asked = (expected >= 0)[0, :, 0].tolist()
+    means = torch.stack(right).mean(0).tolist()
+    return [share if is_asked else None for share, is_asked in zip(means, asked, strict=True)]
 
 
 def measure(settings: Settings) -> Numbers:
@@ -121,17 +283,13 @@ def measure(settings: Settings) -> Numbers:
     tables = {
         f"{task.capitalize()}: right answers (%) by length, and steps until 95 %, means over seeds": [
             {"model": variant}
-            | {f"length {length}": 100 * fmean(_shares(runs, (task,), variant, length)) for length in _lengths(task)}
+            | {f"length {n}": 100 * fmean(_shares(runs, (task,), variant, n)) for n in make_setup(task, variant).tests}
             | {"steps": fmean(_steps(runs, task, variant)), "seconds": fmean(_column(runs, task, variant, "seconds"))}
             for variant in variants
         ]
         for task, variants in VARIANTS.items()
     }
     return {"runs": runs, "rates": rates, "tables": tables}
-
-
-def _lengths(task: str) -> tuple[int, ...]:
-    return make_setup(task, VARIANTS[task][0]).tests
 
 
 def _column(runs: Sequence[Numbers], task: str, variant: str, key: str) -> list[Any]:
@@ -157,31 +315,40 @@ def _steps(runs: Sequence[Numbers], task: str, variant: str) -> list[int]:
 
 def judge(numbers: Numbers) -> tuple[Tested, ...]:
     """Judge each comparison, if the reference has learned the task."""
-    return tuple(_judge(comparison, numbers["runs"]) for comparison in COMPARISONS)
+    return tuple(_judge(task, (one, other), sign == "=", numbers) for task, one, sign, other, *_ in COMPARISONS)
 
 
-def _judge(comparison: TaskComparison, runs: Sequence[Numbers]) -> Tested:
-    is_speed = comparison.sides[0][1] == "speed"
+def _judge(task: str, sides: Sequence[str], equal: bool, numbers: Numbers) -> Tested:
+    """Judge whether the first side, a variant and "speed" or the length of a test, surpasses or equals the other."""
+    tasks, runs = tuple(ORDERS) if task == REWRITING else (task,), numbers["runs"]
+    variants, lengths = zip(*(side.rsplit(" ", 1) for side in sides), strict=True)
+    is_speed = lengths[0] == "speed"
     values = [
-        [-math.log2(steps) for steps in _steps(runs, comparison.task, variant)]
+        [-math.log2(steps) for steps in _steps(runs, task, variant)]
         if is_speed
-        else _shares(runs, comparison.tasks, variant, int(length))
-        for variant, length in comparison.sides
+        else _shares(runs, tasks, variant, int(length))
+        for variant, length in zip(variants, lengths, strict=True)
     ]
-    reference, num_seeds = REFERENCES[comparison.task], len(values[0])
-    setup = make_setup(comparison.tasks[0], reference)
-    reached = fmean(_shares(runs, comparison.tasks, reference, max(setup.lengths)))
+    reference, num_seeds = REFERENCES[task], len(values[0])
+    setup = make_setup(tasks[0], reference)
+    reached = fmean(_shares(runs, tasks, reference, max(setup.lengths)))
     obstacle, wanted = f"only {num_seeds} of {len(SEEDS)} seeds are trained", len(SEEDS)
     if num_seeds == len(SEEDS):
         missed = f"{reference} gives {reached:.0%} right answers at the training length, less than {LEARNED:.0%}"
         obstacle, wanted = missed if reached < LEARNED else "", 4 * len(SEEDS)
-    hours = sum(run["seconds"] for run in runs if run["task"] in comparison.tasks) / num_seeds / 3600
+    hours = sum(run["seconds"] for run in runs if run["task"] in tasks) / num_seeds / 3600
     cost = f"{wanted} seeds and {wanted * hours:.1f} hours of a core{' to detect half of that' if not obstacle else ''}"
-    regime = Regime(f"width {WIDTH}, {setup.steps:,} steps, {num_seeds} seeds", obstacle, cost)
+    rates = " and ".join(f"{numbers['rates'][variant]:g}" for variant in variants) if task == RECALL else f"{RATE:g}"
+    conditions = f"width {WIDTH}, {setup.steps:,} steps, learning rate {rates}, {num_seeds} seeds"
     effect = add_variance(difference(*values), Effect(0.0, SAMPLING_ERROR, 1000))
-    names = [variant if is_speed else f"{variant}, length {length}" for variant, length in comparison.sides]
+    names = (
+        variants
+        if is_speed
+        else [f"{variant}, length {length}" for variant, length in zip(variants, lengths, strict=True)]
+    )
     unit, smallest = ("doublings of speed", SMALLEST_SPEED) if is_speed else ("share of right answers", SMALLEST_SHARE)
-    return Tested(effect, smallest, regime, f"{unit}, {names[0]} minus {names[1]}", comparison.equal, comparison.task)
+    what = f"{unit}, {names[0]} minus {names[1]}"
+    return Tested(effect, smallest, Regime(conditions, obstacle, cost), what, equal, task)
 
 
 def draw(numbers: Numbers) -> Figure:
@@ -227,9 +394,3 @@ def _draw_means(axes: Axes, x: Sequence[float], shares: Any, index: int, *, dots
     axes.plot(x, [100 * fmean(values) for values in shares], **means)
     for place, values in zip(x, shares, strict=True) if dots else ():
         axes.plot([place] * len(values), [100 * value for value in values], ".", color=f"C{index}", alpha=0.5)
-
-
-def explain(numbers: Numbers) -> str:
-    """Name the chosen learning rates."""
-    rates = ", ".join(f"{variant} {rate:g}" for variant, rate in numbers["rates"].items())
-    return f"Learning rates of the recall task: {rates}; of all others {RATE:g}. Dotted lines: guessing."

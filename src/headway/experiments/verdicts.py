@@ -168,7 +168,9 @@ def verdict(
     return found("not decidable here", size + cost)
 
 
-def decide(reason: str, *, supported: bool, refuted: bool | None = None, exact: bool = True) -> Verdict:
+def decide(
+    reason: str, *, supported: bool, refuted: bool | None = None, exact: bool = True, regime: str = ""
+) -> Verdict:
     """Return the verdict on a claim that is computed, counted or timed, without an interval.
 
     Args:
@@ -176,12 +178,13 @@ def decide(reason: str, *, supported: bool, refuted: bool | None = None, exact: 
         supported: Whether they bear the claim out.
         refuted: Whether they contradict it. None: whenever they do not bear it out.
         exact: Whether the numbers are computed or counted. Otherwise they were drawn at random or timed.
+        regime: The conditions of numbers that are not exact.
     """
     if supported:
-        return Verdict("holds exactly" if exact else "reproduced", reason)
+        return Verdict("holds exactly" if exact else "reproduced", reason, regime=regime)
     if refuted or refuted is None:
-        return Verdict("does not hold" if exact else "opposite here", reason)
-    return Verdict("not decidable here", reason)
+        return Verdict("does not hold" if exact else "opposite here", reason, regime=regime)
+    return Verdict("not decidable here", reason, regime=regime)
 
 
 @dataclass(frozen=True)
@@ -229,9 +232,8 @@ def settle(judged: Sequence[Sequence[Verdict | Tested]]) -> list[tuple[Verdict, 
             if isinstance(claim, Tested) and not claim.regime.obstacle:
                 groups.setdefault((number, claim.group), []).append(claim)
     level = dict[int, float]()
-    for group, found in zip(
-        groups.values(), levels([[claim.p_value for claim in group] for group in groups.values()]), strict=True
-    ):
+    p_values = [[claim.p_value for claim in group] for group in groups.values()]
+    for group, found in zip(groups.values(), levels(p_values), strict=True):
         level |= zip(map(id, group), found, strict=True)
     return [
         tuple(claim.verdict(level.get(id(claim), LEVEL)) if isinstance(claim, Tested) else claim for claim in claims)
