@@ -235,3 +235,12 @@ def test_buffers_are_not_replaced_while_sequences_come_and_go() -> None:
         cache.select(torch.arange(8) // 4 * 4)  # all beams continue the first
     assert len(set(convert_once[100:])) == 1
     assert cache.keys.size(2) < 400 * 4 / 2, "entries are used again"
+
+
+def test_sequences_that_join_one_by_one_rarely_replace_the_buffers() -> None:
+    cache, sizes = KVCache(1, LayerSpec(1, 2, 2), dtype=torch.float32, device=torch.device("cpu")), set[int]()
+    for _ in range(64):
+        cache.admit([0], beams=1)
+        cache.advance()
+        sizes.add(cache.keys.size(1))
+    assert len(sizes) <= 8

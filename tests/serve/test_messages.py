@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from headway.serve.workers.messages import CancelJob, JobDone, MessageReceiver, Ping, ResultPart, encode
+from headway.serve.workers.messages import CancelJob, JobDone, MessageReceiver, Ping, ResultPart, encode, read_messages
 
 MESSAGES = [Ping(), ResultPart(1, "first"), JobDone(1, "x" * 100_000), CancelJob(2)]
 
@@ -78,3 +79,21 @@ def test_a_message_that_cannot_be_handled_ends_the_connection() -> None:
     error = received(send, fail)
     assert isinstance(error, RuntimeError)
     assert calls == [Ping()]
+
+
+@pytest.mark.parametrize("size", [7, 1 << 20])
+def test_a_worker_reads_messages_until_the_connection_ends(size: int) -> None:
+    """A message that the other side has not sent completely is ignored."""
+    data = b"".join(map(encode, MESSAGES)) + encode(Ping())[:-1]
+    ours, theirs = socket.socketpair()
+
+    def send() -> None:
+        with theirs:
+            for start in range(0, len(data), size):
+                theirs.sendall(data[start : start + size])
+
+    threading.Thread(target=send).start()
+    with ours:
+        found = list(read_messages(ours))
+    assert [message for message, _ in found] == MESSAGES
+    assert sum(num_bytes + 8 for _, num_bytes in found) == len(data) - len(encode(Ping())) + 1

@@ -61,7 +61,7 @@ class LineReader:
 
     def source(self, text: str) -> Source:
         """Return a text as a source with the requirements that apply to all translations."""
-        from headway.predict import Source
+        from headway.predict.results import Source
 
         return Source(text, self._prefix, self._include, self._banned)
 
@@ -75,7 +75,7 @@ class LineReader:
             return type(error)(str(error).removeprefix(f"{self._name}, line {number}: "))
 
     def _record(self, line: str, where: str) -> Source:
-        from headway.predict import Source
+        from headway.predict.results import Source
 
         try:
             data = json.loads(line)

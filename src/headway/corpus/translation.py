@@ -86,7 +86,7 @@ class TranslationSettings(Config):
         self, note: Callable[[str], None] = lambda note: None
     ) -> tuple[TextTranslator, dict[str, str]]:
         """Load the translator. Also return the precision and the device of its searches, for messages."""
-        from headway.predict import PivotTranslator
+        from headway.predict.translation.pivot import PivotTranslator
 
         first = self._load_ensemble(self.model, self.other_models, note)
         if self.pivot is None:
@@ -97,7 +97,7 @@ class TranslationSettings(Config):
         return pivoted, {"precision": " and ".join(precisions), "device": str(first.device)}
 
     def _load_ensemble(self, folder: str, others: Sequence[str], note: Callable[[str], None]) -> Translator:
-        from headway.predict import Translator, load_translator
+        from headway.predict.translation.translator import Translator, load_translator
 
         translators = [load_translator(other, device=self.device, precision=self.precision) for other in others]
         first = load_translator(
@@ -118,7 +118,7 @@ class TranslationSettings(Config):
 
     def options(self) -> TranslateOptions:
         """Return the options for :meth:`TextTranslator.translate_each`."""
-        from headway.predict import TranslateOptions
+        from headway.predict.translation.options import TranslateOptions
 
         return TranslateOptions.of(
             self.search,
@@ -137,7 +137,8 @@ class TranslationSettings(Config):
 
     def rerank(self, result: Translation | HeadwayError) -> Translation | HeadwayError:
         """Order the candidates by expected chrF if minimum Bayes risk decoding was requested. Errors are returned."""
-        from headway.predict import Translation, minimum_bayes_risk
+        from headway.predict.reranking.rerank import minimum_bayes_risk
+        from headway.predict.results import Translation
 
         if not self.mbr or not isinstance(result, Translation):
             return result

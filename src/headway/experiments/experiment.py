@@ -154,7 +154,7 @@ class ExperimentRecord:
     """The result of an experiment, as stored in NAME.json.
 
     ``how`` contains the conditions that the numbers depend on: quick or full, seeds, and hashes of code, data and
-    records; and whether the code is that of today. ``where`` contains versions and hardware. ``command`` repeats the
+    records; and whether that code is unchanged. ``where`` contains versions and hardware. ``command`` repeats the
     experiment.
     """
 
@@ -237,7 +237,7 @@ def _how(experiment: Experiment, settings: Settings) -> dict[str, Any]:
 def hardware() -> str:
     """Return the processor, the number of threads, and the GPU if there is one."""
     device = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
-    return f"{processor_name()}, {torch.get_num_threads()} threads{device}"
+    return f"{processor_name()}, {(count := torch.get_num_threads())} thread{'s' if count > 1 else ''}{device}"
 
 
 def _where(*, quick: bool) -> dict[str, str]:

@@ -124,7 +124,7 @@ def time_in_turns(turns: Sequence[tuple[str, Callable[[], Any]]], rounds: int) -
 def saved_bytes(module: nn.Module, x: Any) -> int:
     """Return the number of bytes that autograd saves for the backward pass of ``module(x)``.
 
-    The output counts, because it is the input of the next layer. Weights and the layer's own input do not count.
+    The output counts, because it is the input of the next layer. Weights and a tensor ``x`` do not count.
     """
     saved: list[Tensor] = []  # keeps the tensors alive, so that their addresses stay unique
 

@@ -14,7 +14,7 @@ at longer sequence lengths, as memory constraints limit batching across examples
 models without attention, with dot products and with additive attention also run forward and backward over batches of
 sentences of one length n. The Transformer is measured twice: as it is trained, with our kernels, and in plain PyTorch.
 Both store the weights of attention, because dropout applies to them. Additive attention has a hidden layer for each
-pair of positions.
+pair of positions. Their memory is that of float32, because autocast would copy keys and states again at each step.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from headway.training.stream import BatchStream, TokenBatch, to_device
 CPU = torch.device("cpu")
 BASELINE, TRANSFORMER, PLAIN = "baseline", "Transformer", "Transformer, plain PyTorch"
 RECURRENT = {
-    "recurrent": "recurrent-final-state",
+    "recurrent, no attention": "recurrent-final-state",
     "recurrent, dot products": "recurrent-dot",
     "recurrent, additive attention": "recurrent-additive",
 }
@@ -104,15 +104,15 @@ class UntrainedModel:
             loss = self.objective(batch) / len(batch.targets)
         loss.backward()
 
-    def saved_bytes(self, batch: TokenBatch) -> int:
+    def saved_bytes(self, batch: TokenBatch, precision: str = "float32") -> int:
         """Return what autograd saves for the backward pass of a batch, in bytes."""
-        with autocast(CPU, self.precision):
+        with autocast(CPU, precision):
             return saved_bytes(self.objective.train(), batch)
 
     def step_bytes(self) -> int:
         """Return the bytes of weights, gradients, two moments, and activations of the first batch."""
         (batch,) = self.stream.next_step().micro_batches.values()
-        return int(4 * 4 * self.num_weights) + self.saved_bytes(batch)
+        return int(4 * 4 * self.num_weights) + self.saved_bytes(batch, self.precision)
 
     def search(self, pairs: list[tuple[str, str]]) -> tuple[Precision, Callable[[], Any]]:
         """Return the precision of the search, and a function that translates to the lengths of the references."""
@@ -165,8 +165,7 @@ def measure(settings: Settings) -> Numbers:
         for name, model in models.items()
     }
     plain = UntrainedModel(variants[BASELINE], corpus, work, is_fast=False)
-    families = {TRANSFORMER: models[BASELINE], PLAIN: plain}
-    families |= {name: models[variant] for name, variant in RECURRENT.items()}
+    families = {TRANSFORMER: models[BASELINE], PLAIN: plain} | {name: models[key] for name, key in RECURRENT.items()}
     lengths, num_tokens = ((8, 32), 128) if settings.quick else ((8, 32, 128, 512), 4096)
     grid = list[dict[str, Any]]()
     for n, batch in ((length, batch) for length in lengths for batch in (1, num_tokens // length)):

@@ -145,8 +145,8 @@ def _recipe(settings: Settings, folder: Path, seed: int, size: tuple[int, int], 
 def train_recipe(settings: Settings, recipe: Recipe, name: str) -> Numbers:
     """Train a model, or return the result of an earlier call: its loss.
 
-    The run folder's name begins with ``name``. It contains a hash of the recipe, in which the folder of the data has a
-    hash of its content. A call after an interruption resumes the training.
+    The run folder's name begins with ``name``. It ends with a hash of the recipe, which names the folder of the data,
+    whose name contains a hash of the data. A call after an interruption resumes the training.
 
     Raises:
         DivergenceError: The training diverged.

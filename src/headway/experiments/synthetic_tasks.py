@@ -14,9 +14,9 @@ Recall: four architectures of one to four layers read 4 to 32 pairs, then 8 quer
 pair to its query is one step in a Transformer and in an LSTM with attention. It grows with the distance in an LSTM, and
 with its logarithm in dilated convolutions.
 
-Every batch of 64 sequences is drawn anew, so models see no sequence twice. For the recall task, the learning rate of
-each architecture was chosen from three with seed 0, which no verdict uses. The other comparisons keep the rate, because
-depth, norm and optimizer are the same. In the figure, dotted lines show guessing.
+Every batch of 64 sequences is drawn anew, so there is no training set to memorize. For the recall task, the learning
+rate of each architecture was chosen from three with seed 0, which no verdict uses. The other comparisons keep the rate,
+because depth, norm and optimizer are the same. In the figure, dotted lines show guessing.
 """
 
 from __future__ import annotations
@@ -338,7 +338,8 @@ def _judge(task: str, sides: Sequence[str], equal: bool, numbers: Numbers) -> Te
         obstacle, wanted = missed if reached < LEARNED else "", 4 * len(SEEDS)
     hours = sum(run["seconds"] for run in runs if run["task"] in tasks) / num_seeds / 3600
     cost = f"{wanted} seeds and {wanted * hours:.1f} hours of a core{' to detect half of that' if not obstacle else ''}"
-    rates = " and ".join(f"{numbers['rates'][variant]:g}" for variant in variants) if task == RECALL else f"{RATE:g}"
+    chosen = [numbers["rates"][variant] for variant in variants] if task == RECALL else [RATE]
+    rates = " and ".join(dict.fromkeys(f"{rate:g}" for rate in chosen))
     conditions = f"width {WIDTH}, {setup.steps:,} steps, learning rate {rates}, {num_seeds} seeds"
     effect = add_variance(difference(*values), Effect(0.0, SAMPLING_ERROR, 1000))
     names = (

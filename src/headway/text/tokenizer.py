@@ -117,6 +117,7 @@ class Tokenizer(TextTokenizer):
         self._pieces += [_unspell(token) if kind == "bpe" else token.encode() for token in tokens]
         if kind != "bpe":
             self._pieces[UNK] = "\N{REPLACEMENT CHARACTER}".encode()
+        self._names = dict(enumerate((*SPECIALS, *self.tags)))  # readable names, completed as they are needed
         self.vocab_size = len(self._pieces)
 
     @classmethod
@@ -248,11 +249,9 @@ class Tokenizer(TextTokenizer):
         return [word for word, _ in self._library.pre_tokenizer.pre_tokenize_str(text)]
 
     def _name(self, index: int) -> str:
-        return self._names[index]
-
-    @functools.cached_property
-    def _names(self) -> list[str]:
-        return [*SPECIALS, *self.tags, *(_readable(piece or b"") for piece in self._pieces[self._shift :])]
+        if (name := self._names.get(index)) is None:
+            name = self._names[index] = _readable(self._pieces[index] or b"")
+        return name
 
     @classmethod
     def from_saved(cls, data: dict[str, Any], path: Path) -> Tokenizer:

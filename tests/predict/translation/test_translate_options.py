@@ -33,6 +33,17 @@ def test_pickled_options_are_equal(options: TranslateOptions) -> None:
     assert pickle.loads(pickle.dumps(options)) == options
 
 
+def test_only_short_options_are_kept_in_memory() -> None:
+    """Long options contain lists from a request. Kept options still tell which values were given."""
+    short, long = TranslateOptions(), TranslateOptions(markup=MarkupOptions(kind="xml", ignore_tags=("tag",) * 500))
+    for options, is_kept in ((short, True), (long, False)):
+        first, second = (pickle.loads(pickle.dumps(options)) for _ in range(2))
+        assert (first is second) is is_kept
+    given = pickle.loads(pickle.dumps(TranslateOptions(decoding=DecodingOptions(beam_size=4))))
+    assert given.decoding.model_fields_set == {"beam_size"}
+    assert not pickle.loads(pickle.dumps(short)).decoding.model_fields_set
+
+
 def test_equal_options_are_pickled_to_equal_keys() -> None:
     given = TranslateOptions(decoding=DecodingOptions(), protect=True, markup=MarkupOptions.of("html"))
     assert given.model_fields_set != TranslateOptions(markup="html").model_fields_set

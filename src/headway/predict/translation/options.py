@@ -13,6 +13,8 @@ from headway.config import Config
 from headway.decode.request import PAPER_OPTIONS, DecodingOptions
 from headway.predict.markup.html import MarkupKind, MarkupOptions
 
+_CACHED_CHARACTERS = 1000  # longer options contain lists from a request, which should not stay in memory
+
 
 class TranslateOptions(Config):
     """Options for translating texts.
@@ -80,9 +82,17 @@ class TranslateOptions(Config):
         return _options_of_json, (json.dumps(values),)
 
 
-@lru_cache(maxsize=256)  # most requests have the same few options, which are immutable
 def _options_of_json(text: str) -> TranslateOptions:
+    return (_cached_options if len(text) <= _CACHED_CHARACTERS else _parsed_options)(text)
+
+
+def _parsed_options(text: str) -> TranslateOptions:
     return TranslateOptions.model_validate(json.loads(text))
+
+
+_cached_options = lru_cache(maxsize=256)(
+    _parsed_options
+)  # most requests have the same few options, which are immutable
 
 
 DEFAULT_OPTIONS = TranslateOptions()

@@ -7,14 +7,15 @@ import pickle
 import socket
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from io import BufferedReader
 from typing import Any, cast
 
 from headway.serve.model_info import ModelInfo, PivotModels
 
 _LENGTH = struct.Struct("!Q")
-_BUFFER_BYTES = 65_536
 # Sent to a loader with the socket for a new process. These are the only messages that are not pickled.
 WORKER, LOADER = b"W", b"L"
 
@@ -203,13 +204,20 @@ def read_messages(connection: socket.socket) -> Iterator[tuple[Any, int]]:
     Messages that have arrived together are read with one system call: after each call, the thread has to wait for the
     interpreter lock.
     """
-    with connection.makefile("rb", buffering=_BUFFER_BYTES) as stream:
-        while len(head := stream.read(_LENGTH.size)) == _LENGTH.size:
+    with connection.makefile("rb") as stream:
+        while (body := _read_body(stream)) is not None:
+            yield pickle.loads(body), len(body)  # safe: both processes belong to the service
+
+
+def _read_body(stream: BufferedReader) -> bytes | None:
+    """Read the next message without its length, or return None if the connection has ended."""
+    with suppress(OSError):  # a connection that was reset has ended, too
+        head = stream.read(_LENGTH.size)
+        if len(head) == _LENGTH.size:
             (length,) = _LENGTH.unpack(head)
             body = stream.read(length)
-            if len(body) < length:
-                return
-            yield pickle.loads(body), length  # safe: both processes belong to the service
+            return body if len(body) == length else None
+    return None
 
 
 class MessageReceiver(asyncio.Protocol):

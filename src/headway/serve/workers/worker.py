@@ -18,7 +18,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -59,7 +59,7 @@ _STARTS_PER_STEP = 16
 _SEARCHING = {"translate_each", translate_to_json, "generate", "stream", "stream_tokens"}
 _SHORT_JOB_BYTES = 4096  # maximum message size of a short job; longer texts take long to compute
 _SWITCH_S = 0.0005  # the interpreter's switch interval, for which the main thread may wait; Python's default is 5 ms
-_GC_THRESHOLD = 10_000  # with Python's default, 700, garbage collections take 3 % of the time of a small model
+_GC_THRESHOLD = 10_000  # with Python 3.11's default, 700, garbage collections take 3 % of the time of a small model
 _TURN_S = 0.005  # a thread that has computed for this time pauses if the main thread has work
 _CANCEL_S = 1.0  # if the thread of a canceled job still runs after this time, it is ended by an exception
 
@@ -125,9 +125,8 @@ class _Worker:
     def _receive(self) -> None:
         """Handle messages in a thread, even while the main thread computes."""
         parts: list[str] = []  # the parts of a glossary received so far
-        with suppress(OSError):
-            for message, num_bytes in read_messages(self._connection):
-                self._handle(message, num_bytes, parts)
+        for message, num_bytes in read_messages(self._connection):
+            self._handle(message, num_bytes, parts)
         os._exit(0)  # nobody would receive the results of jobs in progress
 
     def _handle(self, message: Any, num_bytes: int, parts: list[str]) -> None:
