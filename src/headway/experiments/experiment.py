@@ -237,7 +237,7 @@ def _how(experiment: Experiment, settings: Settings) -> dict[str, Any]:
 def hardware() -> str:
     """Return the processor, the number of threads, and the GPU if there is one."""
     device = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
-    return f"{processor_name()}, {(count := torch.get_num_threads())} thread{'s' if count > 1 else ''}{device}"
+    return f"{processor_name()}, {torch.get_num_threads()} threads{device}"
 
 
 def _where(*, quick: bool) -> dict[str, str]:
