@@ -237,12 +237,12 @@ def _masks() -> Values:
 
     The latter, and what a token changes at its own position, show that changes are detected.
     """
-    found = {name: influences(name) for name in MODELS}
-    earlier = {name: float(influence.triu(1).max()) for name, (influence, _) in found.items()}
-    padding = {name: change for name, (_, change) in found.items()}
+    measured = {name: influences(name) for name in MODELS}
+    earlier = {name: float(influence.triu(1).max()) for name, (influence, _) in measured.items()}
+    padding = {name: change for name, (_, change) in measured.items()}
     sound = [name for name in MODELS if name not in (NO_CAUSAL, MISPLACED, NO_PADDING)]
-    own = min(float(influence.diagonal()[1:].min()) for influence, _ in found.values())
-    assert min(own, earlier[NO_CAUSAL], padding[NO_PADDING]) > 100 * EXACT, "the measurement would not detect errors"
+    direct = min(float(influence.diagonal()[1:].min()) for influence, _ in measured.values())
+    assert min(direct, earlier[NO_CAUSAL], padding[NO_PADDING]) > 100 * EXACT, "the measurement would not detect errors"
     values = {"right": earlier[SOUND], "misplaced": earlier[MISPLACED], "no_causal": earlier[NO_CAUSAL]}
     values |= {"earlier": max(earlier[name] for name in sound), "padding": max(padding[name] for name in sound)}
     return values | {"no_padding": padding[NO_PADDING], "models": len(sound)}

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 _FREE_STEPS = 32  # number of decoding steps for which newly allocated buffers have free entries
 TABLE_PADDING = 8  # number of extra columns after the last position of the table, which kernels may read
-_GROWTH = 2  # factor by which full buffers grow when sequences join, so that they are rarely copied
+_GROWTH = 2  # factor by which the slots grow when sequences join full buffers, so that these are rarely copied
 _WASTE = 4  # the buffers shrink if they have more than this multiple of the needed number of entries
 
 
@@ -172,12 +172,10 @@ class KVCache:
         needed = self._num_reserved if self._has_advanced else max(longest, self.current_max_length)
         is_too_large = self._num_reserved > _WASTE * needed
         if before + count > self._num_slots or longest > self._num_reserved or is_too_large:
-            slots, entries = before + count, max(longest, needed)
+            slots = before + count
             if before and slots > self._num_slots:
                 slots = max(slots, _GROWTH * self._num_slots)
-            if before and longest > self._num_reserved:
-                entries = max(entries, _GROWTH * self._num_reserved)
-            self._replace_buffers(slots, entries)
+            self._replace_buffers(slots, max(longest, needed))
         self.num_entries = max(self.num_entries, longest)
         is_free = torch.ones(self._num_slots, dtype=torch.bool, device=self.slots.device)
         is_free[self.slots] = False

@@ -26,8 +26,6 @@ def model_folder(source: str | Path, revision: str | None = None) -> Path:
         ConfigError: The name is not valid, or a revision is passed for a local folder.
         HeadwayError: The model cannot be downloaded, verified, converted or written.
     """
-    if revision is None and (folder := Path(source)).is_dir():
-        return folder
     model = parse_model_source(source, revision=revision)
     if isinstance(model, Path):
         return model

@@ -83,6 +83,7 @@ class TranslateOptions(Config):
 
 
 def _options_of_json(text: str) -> TranslateOptions:
+    # Most requests have the same few options, which are immutable.
     return (_cached_options if len(text) <= _CACHED_CHARACTERS else _parsed_options)(text)
 
 
@@ -90,11 +91,7 @@ def _parsed_options(text: str) -> TranslateOptions:
     return TranslateOptions.model_validate(json.loads(text))
 
 
-_cached_options = lru_cache(maxsize=256)(
-    _parsed_options
-)  # most requests have the same few options, which are immutable
-
-
+_cached_options = lru_cache(maxsize=256)(_parsed_options)
 DEFAULT_OPTIONS = TranslateOptions()
 
 

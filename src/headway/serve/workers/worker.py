@@ -126,25 +126,22 @@ class _Worker:
         """Handle messages in a thread, even while the main thread computes."""
         parts: list[str] = []  # the parts of a glossary received so far
         for message, num_bytes in read_messages(self._connection):
-            self._handle(message, num_bytes, parts)
+            match message:
+                case Ping():
+                    self._send(encode(self._pong()))
+                    self._return_memory()
+                case CancelJob():
+                    self._cancel(message.number)
+                case AddGlossaryPart(part, is_last):
+                    parts.append(part)
+                    if is_last:
+                        self._glossaries.add(GlossaryLines("".join(parts)))
+                        parts.clear()
+                case StartJob(number, job):
+                    caller = self._callers[number] = Caller(job.caller, job.priority)
+                    self._idle_pings = 0
+                    self._queue(self._with_glossaries(message), caller, num_bytes <= _SHORT_JOB_BYTES)
         os._exit(0)  # nobody would receive the results of jobs in progress
-
-    def _handle(self, message: Any, num_bytes: int, parts: list[str]) -> None:
-        match message:
-            case StartJob(number, job):
-                caller = self._callers[number] = Caller(job.caller, job.priority)
-                self._idle_pings = 0
-                self._queue(self._with_glossaries(message), caller, num_bytes <= _SHORT_JOB_BYTES)
-            case Ping():
-                self._send(encode(self._pong()))
-                self._return_memory()
-            case CancelJob():
-                self._cancel(message.number)
-            case AddGlossaryPart(part, is_last):
-                parts.append(part)
-                if is_last:
-                    self._glossaries.add(GlossaryLines("".join(parts)))
-                    parts.clear()
 
     def _queue(self, start: StartJob, caller: Caller, is_small: bool) -> None:
         """Queue a job for the main thread if it is short, otherwise for a separate thread.
