@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+from headway import hardware
 
 SCRIPT = """
 import sys
@@ -49,3 +52,21 @@ def test_objects_move_to_huge_pages() -> None:
 def test_nothing_moves_if_shared_weights_cannot_be_recognized() -> None:
     before, after = megabytes_before_and_after("shares weights")
     assert before == after
+
+
+@pytest.mark.parametrize(
+    ("features", "name", "is_fast", "has_instructions"),
+    [
+        ({"avx2"}, "Intel(R) Core(TM) i7", False, False),
+        ({"avx512_bf16"}, "AMD EPYC 9B45", True, True),
+        ({"avx512_bf16"}, "Intel(R) Xeon(R) Processor", False, True),  # of a virtual machine that hides AMX
+        ({"avx512_bf16", "amx_bf16"}, "Intel(R) Xeon(R) Processor", True, True),
+    ],
+)
+def test_bfloat16_is_used_where_it_is_faster(
+    monkeypatch: pytest.MonkeyPatch, features: set[str], name: str, is_fast: bool, has_instructions: bool
+) -> None:
+    monkeypatch.setattr(hardware, "_processor_features", lambda: frozenset(features))
+    monkeypatch.setattr(hardware, "processor_name", lambda: name)
+    assert hardware.has_fast_bfloat16(torch.device("cpu")) == is_fast
+    assert hardware.processor_has_bfloat16() == has_instructions

@@ -44,7 +44,7 @@ from headway.experiments.layer_measurements import saved_bytes, time_in_turns
 from headway.experiments.model_measurements import TEST, read_pairs
 from headway.experiments.pool import VARIANTS, Variant, merge_sections, recipe_sections
 from headway.experiments.verdicts import Verdict, median_interval
-from headway.hardware import autocast, has_fast_bfloat16
+from headway.hardware import autocast, processor_has_bfloat16
 from headway.models.registry import register
 from headway.predict.translation.find_candidates import search_vocabulary
 from headway.tasks import parse_recipe, task_of
@@ -72,7 +72,7 @@ class UntrainedModel:
 
     def __init__(self, variant: Variant, corpus: Path, work: Path, *, is_fast: bool = True) -> None:
         sections = merge_sections(
-            {"training": {"precision": "bfloat16" if has_fast_bfloat16(CPU) else "float32"}},
+            {"training": {"precision": "bfloat16" if processor_has_bfloat16() else "float32"}},
             recipe_sections(variant, 1, None),
             {"data": pair_files(corpus)},
         )

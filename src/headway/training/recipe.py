@@ -145,7 +145,7 @@ class TrainingConfig(Config):
     )
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto",
-        description="Precision of matrix products. auto: bfloat16 if the hardware supports it natively, else float32.",
+        description="Precision of matrix products. auto: bfloat16 if it is faster on this hardware, else float32.",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="Device for training. auto: a GPU if there is one."
