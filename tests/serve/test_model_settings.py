@@ -197,6 +197,26 @@ def test_several_answers_of_openai_without_chance_are_those_of_a_beam(plain: Lan
     assert len(reply.json()["choices"]) == 3
 
 
+@pytest.mark.parametrize("filters", [{"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.05}])
+def test_a_filter_of_tokens_asks_for_draws_also_where_a_model_takes_the_best_token(
+    filters: dict[str, float], plain: LanguageModel
+) -> None:
+    greedy = with_settings(plain, temperature=0.0, beam_size=2, max_new_tokens=12)
+    drawn = plain.generate("das ", n=3, max_new_tokens=12, seed=5, **filters)
+    assert greedy.generate("das ", n=3, seed=5, **filters) == drawn != greedy.generate("das ")
+    assert greedy.generate("das ", temperature=0.0, **filters) == greedy.generate("das ")
+    http = application({"model": greedy})
+    body = {"prompt": "das ", "n": 3, "max_tokens": 12, "seed": 5, **filters}
+    assert [choice["text"] for choice in http.post("/v1/completions", json=body).json()["choices"]] == [
+        continuation.text for continuation in drawn
+    ]
+
+
+def test_filters_that_keep_all_tokens_ask_for_no_draws(plain: LanguageModel) -> None:
+    greedy = with_settings(plain, temperature=0.0, max_new_tokens=12)
+    assert greedy.generate("das ", top_p=1.0, min_p=0.0, top_k=None) == greedy.generate("das ")
+
+
 def test_every_api_generates_with_the_settings_of_the_model(plain: LanguageModel) -> None:
     model = with_settings(plain, temperature=0.0, max_new_tokens=6, repetition_penalty=2.0)
     http, (expected,) = application({"model": model}), model.generate("das Haus")

@@ -76,16 +76,31 @@ class GenerationOptions(Sampling):
     ) -> GenerationOptions:
         """Return the options ``given``, completed with the options that were explicitly set in ``defaults``.
 
-        The default ``beam_size`` is ignored if the given temperature is not 0, because tokens are then drawn.
+        The temperature is :meth:`chosen_temperature`. The default ``beam_size`` is ignored if tokens are drawn.
 
         Raises:
             ConfigError: A value is out of range, two options cannot be combined, or a default is incompatible with the
                 given options. ``where`` names the source of the options in the message.
         """
         inherited = {name: getattr(defaults, name) for name in defaults.model_fields_set}
-        if given.get("temperature"):
+        temperature = cls.chosen_temperature(defaults, given)
+        if temperature != defaults.temperature:
+            inherited["temperature"] = temperature
+        if temperature:
             inherited.pop("beam_size", None)
         return cls.parse({**inherited, **given}, where)
+
+    @staticmethod
+    def chosen_temperature(defaults: GenerationOptions, given: Mapping[str, Any]) -> Any:
+        """Return the given temperature, which is not checked here, or the default one.
+
+        If a model takes the most probable token by default, and ``given`` has no temperature but a filter of tokens
+        to draw from (``top_k``, ``top_p`` or ``min_p``), the temperature is 1: a filter asks for draws.
+        """
+        if "temperature" in given:
+            return given["temperature"]
+        filters = given.get("top_k") is not None or given.get("top_p", 1) != 1 or given.get("min_p", 0) != 0
+        return 1.0 if filters and not defaults.temperature else defaults.temperature
 
     def explicit_options(self) -> dict[str, Any]:
         """Return the options that were explicitly set, as keyword arguments."""

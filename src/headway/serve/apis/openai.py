@@ -104,7 +104,7 @@ class _CommonFields(BaseModel):
         chosen = self.model_dump(
             include={"n", "temperature", "top_p", "seed", "top_k", "min_p", "repetition_penalty"}, exclude_none=True
         )
-        if chosen.get("temperature", defaults.temperature) == 0 and self.count > 1:
+        if GenerationOptions.chosen_temperature(defaults, chosen) == 0 and self.count > 1:
             inherited = 1 if "temperature" in chosen else defaults.beam_size
             chosen["beam_size"] = max(self.count, inherited)
         stops = tuple(filter(None, stop))
