@@ -236,8 +236,8 @@ def _how(experiment: Experiment, settings: Settings) -> dict[str, Any]:
 
 def hardware() -> str:
     """Return the processor, the number of threads, and the GPU if there is one."""
-    device = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
-    return f"{processor_name()}, {torch.get_num_threads()} threads{device}"
+    device, count = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else "", torch.get_num_threads()
+    return f"{processor_name()}, {count} thread{'s' * (count > 1)}{device}"
 
 
 def _where(*, quick: bool) -> dict[str, str]:
