@@ -119,13 +119,16 @@ def _scores(ms: float, mib: float) -> Callable[[Any], None]:
     return change
 
 
-def _growth(restricted: float, whole: float) -> Callable[[Any], None]:
-    """Time and memory grow with these powers of n."""
+def _growth(restricted: float, whole: float, *, of_first: float | None = None) -> Callable[[Any], None]:
+    """Time and memory grow with these powers of n; time of restricted attention of the first width with its own."""
 
     def change(numbers: Any) -> None:
         for kind, power in (("restricted self-attention", restricted), ("self-attention", whole)):
             numbers["kept"][kind] = [n**power for n in numbers["lengths"]]
             numbers["times"][kind] = [[n**power] * len(numbers["widths"]) for n in numbers["lengths"]]
+        if of_first is not None:
+            for n, times in zip(numbers["lengths"], numbers["times"]["restricted self-attention"], strict=True):
+                times[0] = n**of_first
 
     return change
 
@@ -165,6 +168,7 @@ def _grid(
         ("layer-costs", 5, _growth(1.0, 2.0), "reproduced"),
         ("layer-costs", 5, _growth(1.9, 2.0), "opposite here"),
         ("layer-costs", 5, _growth(1.0, 1.0), OPEN),
+        ("layer-costs", 5, _growth(1.0, 2.0, of_first=1.4), OPEN),
         ("layer-costs", 6, _memory(2, 2), HOLDS),
         ("layer-costs", 6, _memory(2, 1), FAILS),
         ("layer-costs", 7, _scores(3.0, 2.0), "reproduced"),
@@ -180,6 +184,8 @@ def _grid(
         ("model-costs", 1, _grid(1.0, 1.0, 1.05), FAILS),
         ("model-costs", 2, _grid(1.0, 1.0, 1.2), HOLDS),
         ("model-costs", 2, _grid(1.0, 1.0, 1.05), FAILS),
+        ("model-costs", 3, _grid(1.0, 1.0, 1.2), HOLDS),
+        ("model-costs", 3, _grid(1.0, 1.0, 1.05), FAILS),
     ],
 )
 def test_numbers_that_decide(

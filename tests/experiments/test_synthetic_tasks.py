@@ -63,10 +63,16 @@ def test_shares_that_bear_the_claims_out_reproduce_them() -> None:
         ("worse at reversing", {("reverse", "none", 8): 1.2}),
         ("sorts a sequence equally well", {("sort", "none", 8): 0.2}),
         ("At twice the training length", {(order, "learned", 16): 1.2 for order in ORDERS}),
-        ("With sinusoids, they work equally well", {(order, "sinusoidal", 16): 0.5 for order in ORDERS}),
-        ("With sinusoids, it works equally well", {("look back", "sinusoidal", 32): 0.5}),
+        (
+            "With sinusoids, copying, reversing and sorting work equally well",
+            {(order, "sinusoidal", 16): 0.5 for order in ORDERS},
+        ),
+        (
+            "With sinusoids, attention to the third position back works equally well",
+            {("look back", "sinusoidal", 32): 0.5},
+        ),
         ("One head answers", {(LOOK_UPS, "1 heads", 8): 1.2}),
-        ("A short path is easier to learn", {(RECALL, "LSTM", 32): 1.2}),
+        ("A Transformer recalls one of 32 pairs better", {(RECALL, "LSTM", 32): 1.2}),
         ("one of 32 pairs as well as one of 4", {(RECALL, "Transformer", 4): 0.5}),
     ],
 )

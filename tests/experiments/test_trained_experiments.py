@@ -40,7 +40,7 @@ def depth_numbers(spread: tuple[float, ...] = SPREAD, **changes: float) -> Numbe
             "sizes": [10 ** (-lost * (1 + offset) * at) for at in range(3)],
         }
         for norm, residual in product(depth.NORMS, (True, False))
-        for lost in [0.0 if residual else changes.get(f"lost_{norm}", 2.0)]
+        for lost in [changes.get("lost_residual", -2.0) if residual else changes.get(f"lost_{norm}", 2.0)]
         for seed, offset in enumerate(spread, start=1)
     ]
     return {"depths": [1, 4, 16], "gradients": gradients}
@@ -57,7 +57,7 @@ def choice_numbers(spread: tuple[float, ...] = SPREAD, **changes: Any) -> Number
     for run in runs:
         run["diverged"] = run["variant"] in changes.get("diverged", ())
     signs = {"better": 10, "worse": -10, "equal": 0}  # a claimed difference is ten times the smallest one of interest
-    is_less_better = {"loss", "overfitting", "error", "calibration", "long"}
+    is_less_better = {"loss", "overfitting", "error", "calibration", "confidence", "long"}
     error = 0.05 if spread == SPREAD else 20.0
     effects = dict[str, Any]()
     for claim in choices.COMPARISONS:
@@ -70,7 +70,7 @@ def choice_numbers(spread: tuple[float, ...] = SPREAD, **changes: Any) -> Number
 def scaling_numbers(spread: tuple[float, ...] = SPREAD, **changes: float) -> Numbers:
     compute, sizes = [1e12, 4e12], [1e5, 4e5]
     runs = [
-        {"seed": seed, "compute": each, "weights": weights, "loss": 1.6 + number / 10}
+        {"seed": seed, "compute": each, "weights": weights, "loss": 1.6 + number / 10, "minutes": 1.0}
         for seed in range(1, len(spread) + 1)
         for number, (each, weights) in enumerate(product(compute, sizes))
     ]
@@ -118,8 +118,10 @@ def test_seeds_that_differ_widely_decide_nothing(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "claim", "changes", "outcome"),
     [
-        ("depth", 0, {"lost_post": 0.1}, OPPOSITE),
-        ("depth", 1, {"lost_none": 0.1}, OPPOSITE),
+        ("depth", 0, {"lost_post": 0.1}, EQUAL),
+        ("depth", 0, {"lost_post": -1.0}, OPPOSITE),
+        ("depth", 1, {"lost_none": -1.0}, OPPOSITE),
+        ("depth", 2, {"lost_residual": 1.0}, OPPOSITE),
         ("choices", 0, {"size": 1.0}, EQUAL),
         ("choices", 1, {"size": -1.0}, OPPOSITE),
         ("choices", 1, {"size": 0.01}, EQUAL),
@@ -130,6 +132,7 @@ def test_seeds_that_differ_widely_decide_nothing(name: str) -> None:
         ("step-by-step", 0, {"gain": -1.0}, OPPOSITE),
         ("scaling-laws", 0, {"bend": -0.04}, OPPOSITE),
         ("scaling-laws", 1, {"alpha": 0.1}, OPPOSITE),
+        ("scaling-laws", 1, {"alpha": 0.1, "bend": -0.04}, OPEN),  # there is no one exponent
         ("scaling-laws", 2, {"beta": 0.73}, OPPOSITE),
         ("scaling-laws", 3, {"beta": 0.8}, OPPOSITE),
     ],

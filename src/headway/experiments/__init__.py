@@ -15,18 +15,9 @@ if TYPE_CHECKING:
 __all__ = ["EXPERIMENT_NAMES", "load_experiment"]
 
 EXPERIMENT_NAMES = (
-    "exact-checks",
-    "scaling",
-    "positions",
-    "layer-costs",
-    "model-costs",
-    "depth",
-    "synthetic-tasks",
-    "choices",
-    "step-by-step",
-    "what-heads-see",
-    "scaling-laws",
-)
+    "exact-checks", "scaling", "positions", "layer-costs", "model-costs", "depth",
+    "synthetic-tasks", "choices", "step-by-step", "what-heads-see", "scaling-laws",
+)  # fmt: skip
 """The names of all experiments, in the order of the report."""
 
 

@@ -14,9 +14,8 @@ Nothing is decided before the baseline of a group of claims passes its gate: 35 
 recipe's error for classification. Models that are trained for less show how fast something is learned, not how good it
 is. What lacks runs names their number and the hours that they take.
 
-The figure shows which runs are recorded, and each effect in units of the smallest difference of interest, with its
-95 % interval before the correction for many claims: right of the gray band agrees with the claim, left of it
-contradicts it, and inside it there is no difference that matters.
+The figure shows each effect in units of the smallest difference of interest, with its 95 % interval before the
+correction for many claims, which the verdict (color) includes: right of zero agrees with the claim, left contradicts.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -53,10 +52,11 @@ from headway.experiments.verdicts import (
     planned_error,
     resampled_error,
     seed_effects,
+    settle,
 )
 
 GATE = "baseline", "bleu", 35
-ASSUMED_SPREAD = 0.7  # between seeds, in smallest differences (0.35 BLEU), until the baseline's seeds have shown it
+ASSUMED_SPREAD = 0.7  # between seeds, in smallest differences (0.35 BLEU), until five seeds of the gate's model show it
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,7 @@ COMPARISONS = tuple(
 TITLE, CLAIMS = "Which choices matter", tuple(comparison.claim for comparison in COMPARISONS)
 DATA_FILES, READS_POOL = MULTI30K, True
 _CAPTIONS = {"loss": "loss (nats per token)", "bleu": "BLEU", "error": "error (%)"}  # of statistics in the table
+_COLORS = {"reproduced": "C0", "opposite here": "C1", "no difference above": "C2", "not decidable here": "#777777"}
 _VARIANT = {variant.name: variant for variant in VARIANTS}
 _GROUP_SIZES = Counter(claim.group for claim in COMPARISONS)
 
@@ -188,7 +189,7 @@ def judge(numbers: Numbers) -> tuple[Verdict | Tested, ...]:
 
 
 def _judge(claim: ChoiceClaim, numbers: Numbers) -> Verdict | Tested:
-    regime, statistic = Regime(claim.regime), STATISTICS[claim.statistic]
+    statistic = STATISTICS[claim.statistic]
     # A training that diverges is a result, too.
     runs = [run for run in numbers["runs"] if run["diverged"] or claim.statistic in run["values"]]
     sides = [[run for run in runs if run["variant"] == name] for name in claim.sides]
@@ -196,7 +197,7 @@ def _judge(claim: ChoiceClaim, numbers: Numbers) -> Verdict | Tested:
     lacks = any(len(side) < seeds for side, seeds in zip(sides, planned, strict=True))
     obstacle = _missing(claim, list(map(len, sides)), numbers) if lacks else _missed_gate(claim.gate, numbers)
     if obstacle:
-        return Verdict("not decidable here", obstacle, regime=regime.conditions)
+        return Verdict("not decidable here", obstacle, regime=claim.regime)
     diverged = [sum(run["diverged"] for run in side) for side in sides]
     if any(diverged):
         return _judge_divergence(claim, diverged, planned)
@@ -205,13 +206,19 @@ def _judge(claim: ChoiceClaim, numbers: Numbers) -> Verdict | Tested:
     effect = add_variance(Effect(sign * value, error, freedom), Effect(0.0, sampling, len(numbers["runs"])))
     is_equal = claim.direction == "equal"
     what = f"{statistic.unit} by which {claim.variant} is {'better' if is_equal else claim.direction}"
+    hours = _hours(numbers, [PoolRun(_VARIANT[name], 1) for name in claim.sides])
+    cost = f"{4 * planned[0]} seeds and {4 * planned[0] * sum(hours):.0f} core hours to detect half of that"
     if claim.baseline:
-        speeds = speeds_of((run["variant"], run["seconds_per_step"]) for side in sides for run in side)
-        first, second = (core_hours(PoolRun(_VARIANT[name], 1), speeds) for name in claim.sides)
-        what += f", after {first / second:.2g} times the processor time"
+        what += f", after {hours[0] / hours[1]:.2g} times the processor time"
     else:
         what = statistic.unit + (", sign reversed" if sign < 0 else "")
-    return Tested(effect, statistic.min_difference, regime, what, is_equal, claim.group)
+    return Tested(effect, statistic.min_difference, Regime(claim.regime, "", cost), what, is_equal, claim.group)
+
+
+def _hours(numbers: Numbers, runs: Sequence[PoolRun]) -> list[float]:
+    """Return the core hours of runs, by the measured times of a step."""
+    speeds = speeds_of((run["variant"], run["seconds_per_step"]) for run in numbers["runs"])
+    return [core_hours(run, speeds) for run in runs]
 
 
 def _missed_gate(gate: tuple[str, str, float], numbers: Numbers) -> str:
@@ -242,7 +249,6 @@ def _judge_divergence(claim: ChoiceClaim, diverged: Sequence[int], planned: Sequ
 
 def _missing(claim: ChoiceClaim, recorded: Sequence[int], numbers: Numbers) -> str:
     """Say which runs are missing, what they would cost, and what they could detect."""
-    speeds = speeds_of((run["variant"], run["seconds_per_step"]) for run in numbers["runs"])
     trained = {run["variant"] for run in numbers["runs"]}
     missing = list[PoolRun]()
     for name, count in zip(claim.sides, recorded, strict=True):
@@ -256,47 +262,48 @@ def _missing(claim: ChoiceClaim, recorded: Sequence[int], numbers: Numbers) -> s
         plan = [(n, seed) for n, name in enumerate(_sharing(claim)) for seed in range(_VARIANT[name].seeds)]
         error, freedom = planned_error(*map(list, zip(*plan, strict=True)))
     statistic, size = STATISTICS[claim.statistic], _GROUP_SIZES[claim.group]
-    spread, unit = ASSUMED_SPREAD * statistic.min_difference, statistic.unit.partition(",")[0]
-    finds = f"{detectable(spread * error, freedom, LEVEL / size):.2g} {unit}"
+    unit, seen = statistic.unit.partition(",")[0], _values(numbers["runs"], claim.gate[0], claim.statistic)
+    known = len(seen) >= 5
+    spread = stdev(seen) if known else ASSUMED_SPREAD * statistic.min_difference
+    whose = f"as those of {claim.gate[0]} do" if known else "which is assumed"
+    sampling = [error for key, (_, error) in numbers["effects"].items() if key.startswith(f"{claim.statistic} of")]
+    error = math.hypot(spread * error, fmean(sampling or [0.0]))
+    finds = f"{detectable(error, freedom, LEVEL / size):.2g} {unit}"
     if claim.direction == "equal":
-        chance = equality_power(statistic.min_difference, spread * error, freedom, LEVEL / size)
+        chance = equality_power(statistic.min_difference, error, freedom, LEVEL / size)
         least = f"{statistic.min_difference:g} {unit}"
         finds = f"with a chance of {100 * chance:.0f} % that nothing differs by {least}, if nothing does,"
-    hours = sum(core_hours(run, speeds) for run in missing)
+    hours = sum(_hours(numbers, missing))
     pairs = zip(recorded, claim.sides, strict=True)
     counts = " against ".join(f"{count} of {_VARIANT[name].seeds} seeds" for count, name in pairs)
     return (
         f"recorded: {counts}{f', and {trials} trials of rates are missing' if trials else ''}; all would detect "
-        f"{finds} at the first of {size} steps if seeds spread by {spread:.2g}, after "
-        f"{hours:.1f} core hours"
+        f"{finds} at the first of {size} steps if seeds spread by {spread:.2g}, {whose}, after {hours:.1f} core hours"
     )
 
 
 def draw(numbers: Numbers) -> Figure:
-    """Draw how many runs of each variant are recorded, and the effects in units of the smallest difference."""
-    names = list(_VARIANT)[::-1]
-    picture, (recorded, effects) = subplots(TITLE, ncols=2, size=(19.0, 22.0))
-    counts = [sum(run["variant"] == name for run in numbers["runs"]) for name in names]
-    recorded.barh(names, [_VARIANT[name].seeds for name in names], color="#DDDDDD", label="planned")
-    recorded.barh(names, counts, color="C0", label="recorded")
-    recorded.legend(loc="lower right")
-    label(recorded, "Runs of each variant", "seeds for verdicts", "variant")
+    """Draw the effects in units of the smallest difference of interest."""
+    picture, (effects,) = subplots(TITLE, size=(13.0, 10.0))
+    judged = judge(numbers)
     known = [
-        (claim, judged.effect.interval(), judged.min_difference)
-        for claim in COMPARISONS[::-1]
-        if isinstance(judged := _judge(claim, numbers), Tested)
+        (claim, tested.effect.interval(), tested.min_difference, settled.outcome)
+        for claim, tested, settled in list(zip(COMPARISONS, judged, settle([judged])[0], strict=True))[::-1]
+        if isinstance(tested, Tested)
     ]
-    effects.axvspan(-1, 1, color="#000000", alpha=0.08, linewidth=0)
-    for row, (_, found, smallest) in enumerate(known):
+    effects.axvspan(-1, 1, color="#000000", alpha=0.08, linewidth=0, label="too small to matter")
+    for row, (_, found, smallest, outcome) in enumerate(known):
         low, middle, high = (value / smallest for value in (found.low, found.value, found.high))
-        color = "C0" if low > 0 else "C1" if high < 0 else "#777777"
-        effects.errorbar(middle, row, xerr=[[middle - low], [high - middle]], fmt="o", color=color)
-    effects.set_yticks(range(len(known)), [f"{claim.variant}, {claim.statistic}" for claim, _, _ in known], fontsize=10)
+        name = outcome if outcome not in effects.get_legend_handles_labels()[1] else None
+        bars: Any = {"xerr": [[middle - low], [high - middle]], "fmt": "o", "color": _COLORS[outcome]}
+        effects.errorbar(middle, row, **bars, label=name)
+    effects.set_yticks(range(len(known)), [f"{claim.variant}, {claim.statistic}" for claim, *_ in known], fontsize=10)
     if not known:
         effects.set_xlim(-3, 3)
         effects.annotate("no claim has all of its runs yet", (0.5, 0.5), xycoords="axes fraction", ha="center")
     effects.set_xscale("symlog", linthresh=3)
     effects.set_xticks([-30, -3, -1, 0, 1, 3, 30], ["−30", "−3", "−1", "0", "1", "3", "30"])
-    what = "smallest differences; positive: as claimed"
-    label(effects, "Effects (95 % intervals)", what, "variant, statistic")
+    what = "effect, in smallest differences of interest (positive: as claimed)"
+    label(effects, "Effects (95 %, before the correction for many claims)", what, "variant, statistic")
+    effects.legend(loc="upper left")
     return picture

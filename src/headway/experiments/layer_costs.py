@@ -127,8 +127,8 @@ def _milliseconds(layers: Mapping[str, nn.Module], x: Tensor, rounds: int) -> di
 
 
 def _exponent(lengths: Sequence[int], values: Sequence[float]) -> float:
-    """Return the exponent p of the growth n^p between the last two lengths."""
-    return math.log(values[-1] / values[-2], lengths[-1] / lengths[-2])
+    """Return the exponent p of the growth n^p, fitted to the last four lengths."""
+    return float(np.polyfit(np.log(lengths[-4:]), np.log(values[-4:]), 1)[0])
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
@@ -188,15 +188,16 @@ def _judge_times(numbers: Numbers) -> Judged:
 
 
 def _judge_restricted(numbers: Numbers) -> Judged:
-    """Compare memory, and time in the median of all widths: a single one may be just too large for a cache."""
-    lengths, grows, words = numbers["lengths"], dict[str, tuple[float, float]](), list[str]()
+    """Compare the growth of memory and, for each width, of time."""
+    lengths, grows, words = numbers["lengths"], dict[str, list[float]](), list[str]()
     for kind in (CORE, RESTRICTED):
         times = [_exponent(lengths, column) for column in zip(*numbers["times"][kind], strict=True)]
-        time, memory = grows[kind] = median(times), _exponent(lengths, numbers["kept"][kind])
-        words.append(f"{kind}: time n^{time:.2f} ({min(times):.2f} to {max(times):.2f}), memory n^{memory:.2f}")
-    restricted = max(grows[RESTRICTED])
-    decision = {"supported": restricted <= LINEAR < SQUARE <= min(grows[CORE]), "refuted": restricted >= SQUARE}
-    values = {"window": WINDOW, "growth": "; ".join(words)}
+        memory = _exponent(lengths, numbers["kept"][kind])
+        words.append(f"{kind}: time n^{min(times):.2f} to n^{max(times):.2f}, memory n^{memory:.2f}")
+        grows[kind] = [*times, memory]
+    linear = max(grows[RESTRICTED]) <= LINEAR
+    decision = {"supported": linear and min(grows[CORE]) >= SQUARE, "refuted": min(grows[RESTRICTED]) >= SQUARE}
+    values = {"window": WINDOW, "growth": "; ".join(words), "linear": LINEAR, "square": SQUARE}
     return values, {**decision, "exact": False, "regime": numbers["regime"]}
 
 

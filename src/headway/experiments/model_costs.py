@@ -234,10 +234,8 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     values |= {"growths": ", ".join(f"{growth[name]:.3g} ({name})" for name in RECURRENT)}
     lows, highs = [low for _, low, _ in ratios.values()], [high for _, _, high in ratios.values()]
     faster = {"supported": min(lows) > 1, "refuted": max(highs) < 1, "exact": False, "regime": numbers["regime"]}
-    attending = min(growth[name] for name, variant in RECURRENT.items() if variant != "recurrent-final-state")
-    return decide_claims(
-        "model-costs", values, faster, {"supported": attending > _GROWS}, {"supported": growth[TRANSFORMER] > _GROWS}
-    )
+    names = "recurrent, additive attention", "recurrent, dot products", TRANSFORMER
+    return decide_claims("model-costs", values, faster, *({"supported": growth[name] > _GROWS} for name in names))
 
 
 def draw(numbers: Numbers) -> Figure:

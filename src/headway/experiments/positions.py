@@ -83,17 +83,6 @@ def measure(settings: Settings) -> Numbers:
         str(width): {kind: [_rotation_error(width, shift, shifted, kind) for shift in SHIFTS] for kind in PRECISIONS}
         for width in WIDTHS[:: 4 if settings.quick else 1]
     }
-    tables = {
-        f"{positions} positions, d = {WIDTH}": [
-            {"input of dropout": kind, "dropout": float(rate), "identified (%)": 100 * fmean(shares)}
-            for kind, by_rate in identified.items()
-            for rate, shares in by_rate.items()
-        ],
-        f"Shifts of 1 to {SHIFTS[-1]} over {shifted} positions": [
-            {"width d": width} | {f"largest error, {kind}": max(values) for kind, values in by_kind.items()}
-            for width, by_kind in errors.items()
-        ],
-    }
     return {
         "positions": positions,
         "clean": clean,
@@ -105,7 +94,6 @@ def measure(settings: Settings) -> Numbers:
         "errors": errors,
         "wavelengths": {str(width): _wavelengths(width) for width in WIDTHS},
         "rotation": rotation(*DRAWN_WIDTH_AND_SHIFT),
-        "tables": tables,
     }
 
 

@@ -16,7 +16,9 @@ with its logarithm in dilated convolutions.
 
 Every batch of 64 sequences is drawn anew, so there is no training set to memorize. For the recall task, the learning
 rate of each architecture was chosen from three with seed 0, which no verdict uses. The other comparisons keep the rate,
-because depth, norm and optimizer are the same. In the figure, dotted lines show guessing.
+because depth, norm and optimizer are the same.
+
+A share of recalled pairs is judged as (share - guess) / (1 - guess); a guess names the most frequent value.
 """
 
 from __future__ import annotations
@@ -25,11 +27,12 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from matplotlib.axes import Axes
@@ -157,6 +160,13 @@ def draw_look_ups(answers: int, pairs: int) -> Batch:
     queries = torch.stack([asked_keys[..., 0], second], -1)
     tokens = torch.cat([torch.stack([keys, values], -1), queries], 1)
     return (tokens,), F.pad(expected, (0, 0, pairs, 0), value=-1)
+
+
+@cache
+def guess(pairs: int) -> float:
+    """Return the share of right answers of a model that always names the most frequent of the values that it read."""
+    values = np.random.default_rng(0).integers(VALUES, size=(20_000, pairs))
+    return fmean(int(np.bincount(row).max()) for row in values) / pairs
 
 
 class Labeler(nn.Module):
@@ -322,13 +332,13 @@ def _judge(task: str, sides: Sequence[str], equal: bool, numbers: Numbers) -> Te
     """Judge whether the first side, a variant and "speed" or the length of a test, surpasses or equals the other."""
     tasks, runs = tuple(ORDERS) if task == REWRITING else (task,), numbers["runs"]
     variants, lengths = zip(*(side.rsplit(" ", 1) for side in sides), strict=True)
-    is_speed = lengths[0] == "speed"
-    values = [
-        [-math.log2(steps) for steps in _steps(runs, task, variant)]
-        if is_speed
-        else _shares(runs, tasks, variant, int(length))
-        for variant, length in zip(variants, lengths, strict=True)
-    ]
+    if lengths[0] == "speed":
+        values = [[-math.log2(steps) for steps in _steps(runs, task, variant)] for variant in variants]
+        what, smallest = f"doublings of speed, {' minus '.join(variants)}", SMALLEST_SPEED
+    else:
+        values = [_shares(runs, tasks, *at) for at in zip(variants, map(int, lengths), strict=True)]
+        names = [", length ".join(at) for at in zip(variants, lengths, strict=True)]
+        what, smallest = f"share of right answers, {' minus '.join(names)}", SMALLEST_SHARE
     reference, num_seeds = REFERENCES[task], len(values[0])
     setup = make_setup(tasks[0], reference)
     reached = fmean(_shares(runs, tasks, reference, max(setup.lengths)))
@@ -341,14 +351,13 @@ def _judge(task: str, sides: Sequence[str], equal: bool, numbers: Numbers) -> Te
     chosen = [numbers["rates"][variant] for variant in variants] if task == RECALL else [RATE]
     rates = " and ".join(dict.fromkeys(f"{rate:g}" for rate in chosen))
     conditions = f"width {WIDTH}, {setup.steps:,} steps, learning rate {rates}, {num_seeds} seeds"
+    if task == RECALL:
+        guesses = [guess(int(length)) for length in lengths]
+        values = [[(share - low) / (1 - low) for share in each] for each, low in zip(values, guesses, strict=True)]
+        if max(map(fmean, values)) < SMALLEST_SHARE:
+            obstacle = obstacle or "neither has learned more than to guess"
+        what = what.replace("answers", "answers beyond guessing")
     effect = add_variance(difference(*values), Effect(0.0, SAMPLING_ERROR, 1000))
-    names = (
-        variants
-        if is_speed
-        else [f"{variant}, length {length}" for variant, length in zip(variants, lengths, strict=True)]
-    )
-    unit, smallest = ("doublings of speed", SMALLEST_SPEED) if is_speed else ("share of right answers", SMALLEST_SHARE)
-    what = f"{unit}, {names[0]} minus {names[1]}"
     return Tested(effect, smallest, Regime(conditions, obstacle, cost), what, equal, task)
 
 
@@ -383,8 +392,11 @@ def draw(numbers: Numbers) -> Figure:
     label(recall, "Recalling one pair", "pairs read before", right, log="x", xticks=PAIRS)
     for axes in picture.axes:
         axes.set_ylim(-3, 103)
-        axes.axhline(100 / SYMBOLS, color="#777777", linestyle=":")
-    shared_legend(picture, learning)
+        if axes not in (heads, recall):
+            axes.axhline(100 / SYMBOLS, color="#777777", linestyle=":", label="guessing")
+    heads.axhline(100 * guess(8), color="#777777", linestyle="-.", label="naming the most frequent value")
+    recall.plot(PAIRS, [100 * guess(pairs) for pairs in PAIRS], "-.", color="#777777")
+    shared_legend(picture, heads, near)
     recall.legend(loc="center right")
     return picture
 

@@ -2,18 +2,10 @@
 
 An *effect* is an estimated difference, counted so that a positive one agrees with the claim, with its standard error.
 
-Runs of the pool are described by value = variant + seed + residual, with one variance of the residuals for the whole
-pool (:func:`seed_effects`). A variant whose own variance differs from the others' (F test at 1 %) is compared with the
-baseline by Welch's t test instead. Which sentences are in the test set is a second source of chance: its variance, from
-a bootstrap over sentences (:func:`resampled_error`), is added (:func:`add_variance`).
-
-Two corrections keep false alarms rare. Within an experiment of m claims, Holm's procedure tests the smallest p value
-at 5 % / m, the next at 5 % / (m - 1) and so on. Over the report of M claims, of which Benjamini and Hochberg's
-procedure rejects R, the 5 % become 5 % R / M; intervals at that level are those of Benjamini and Yekutieli (2005),
-which cover the truth of all but 5 % of the reported effects. :func:`levels` returns the level of each claim.
-
-Equivalence is tested by two one-sided tests (Schuirmann 1987): the interval of confidence 1 - 2 * level must lie within
-plus and minus the smallest difference of interest.
+docs/experiments.md, *Statistics*, describes the model of runs (:func:`seed_effects`), the second source of chance
+(:func:`resampled_error`), the test of equality (Schuirmann 1987) and the corrections for many claims (:func:`levels`).
+Intervals at a corrected level, 5 % R / M if Benjamini and Hochberg's procedure rejects R of M claims, are those of
+Benjamini and Yekutieli (2005), which cover the truth of all but 5 % of the reported effects.
 """
 
 from __future__ import annotations

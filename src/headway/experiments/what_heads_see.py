@@ -88,7 +88,8 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
         hits, shown = sum(weight > MUCH for weight in weights), ", ".join(f"{weight:.2f}" for weight in weights)
         reason = (
             f"in {hits} of {len(weights)} models (largest weights: {shown or 'none'}), a head has more than half of "
-            "its weight there; one sentence, which was chosen because it shows this, cannot test the claim"
+            "its weight there; one sentence, chosen because it shows this, is no test: it would take many that were "
+            "chosen without looking at weights"
         )
         verdicts.append(decide(reason, supported=False, refuted=False))
     return tuple(verdicts)
