@@ -205,7 +205,7 @@ def _judge(claim: ChoiceClaim, numbers: Numbers) -> Verdict | Tested:
     sign = statistic.sign * (-1 if claim.direction == "worse" else 1)
     effect = add_variance(Effect(sign * value, error, freedom), Effect(0.0, sampling, len(numbers["runs"])))
     is_equal = claim.direction == "equal"
-    what = f"{statistic.unit} by which {claim.variant} is {'better' if is_equal else claim.direction}"
+    what = f"{statistic.unit}, {' minus '.join(claim.sides if sign > 0 else claim.sides[::-1])}"
     hours = _hours(numbers, [PoolRun(_VARIANT[name], 1) for name in claim.sides])
     cost = f"{4 * planned[0]} seeds and {4 * planned[0] * sum(hours):.0f} core hours to detect half of that"
     if claim.baseline:

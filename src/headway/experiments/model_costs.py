@@ -142,7 +142,7 @@ def measure(settings: Settings) -> Numbers:
     """Time steps and decoding of all variants in turns, then both families over batch and length."""
     register(ARCHITECTURE)
     variants, work = {variant.name: variant for variant in variants_with_costs()}, settings.work_folder
-    rounds = 2 if settings.quick else 6
+    rounds = 2 if settings.quick else 9
     if settings.quick:
         sizes, random = {"train": 200, "val": 10, TEST: 8}, Random(1)
         files = {f"{name}.{side}": made_up_text(size, random) for name, size in sizes.items() for side in ("de", "en")}
