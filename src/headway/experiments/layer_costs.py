@@ -267,5 +267,5 @@ def _draw_map(axes: Axes, numbers: Numbers, kind: str) -> None:
     heat_map(axes, shown.tolist(), texts, row_labels=lengths, column_labels=widths, text_style=style, **image)
     border = np.less(*np.ix_(lengths, widths)).sum(0) - 0.5
     axes.stairs(border, np.arange(len(widths) + 1) - 0.5, baseline=None, color="black", linewidth=2)
-    title = f"{kind.capitalize()}: ms (framed: fastest)"
+    title = f"{kind.capitalize()}{' without projections' if kind == CORE else ''}: ms (framed: fastest)"
     label(axes, title, "width d (units); below the line: n < d", "length n (tokens)")

@@ -138,4 +138,5 @@ def _draw_costs(axes: Axes, costs: Sequence[Numbers]) -> None:
         axes.legend(loc="center")
     axes.set_xticks([])
     axes.set_ylim(bottom=-0.012)
-    label(axes, "Cost of removing a head", "number of the head, in order of cost within its layer", "nats per token")
+    title = f"Cost of removing a head (bars: seed {DRAWN_SEED}, with 95 % intervals over sentences; dark: costly)"
+    label(axes, title, "number of the head, in order of cost within its layer", "nats per token")
