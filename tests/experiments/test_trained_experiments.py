@@ -5,6 +5,7 @@ The numbers of each experiment are chosen so that every claim holds; each test t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from io import BytesIO
 from itertools import product
@@ -141,6 +142,20 @@ def test_other_numbers_give_other_verdicts(name: str, claim: int, changes: dict[
     assert outcomes(name, MAKERS[name](**changes))[claim] == outcome
 
 
+def test_more_seeds_are_named_only_if_they_help() -> None:
+    def reason(error: float, sampling: float) -> str:
+        numbers = choice_numbers(size=0.0)
+        key = choices.COMPARISONS[1].key
+        numbers["effects"][key] = [[0.0, error, 20], sampling]
+        (verdicts,) = settle([choices.judge(numbers)])
+        assert verdicts[1].outcome == OPEN
+        return verdicts[1].reason
+
+    assert re.search(r"it would take 12 seeds and \d+ core hours to detect half", reason(0.5, 0.0))  # 4 times 3 seeds
+    assert re.search(r"it would take 24 seeds", reason(0.5, 0.2))  # 3 / (1/4 - 3/4 * 0.16) = 23.1
+    assert "it would take more test items" in reason(0.5, 0.3)
+
+
 def test_a_best_size_at_the_end_of_the_sizes_decides_nothing() -> None:
     assert outcomes("scaling-laws", scaling_numbers(at_end=1.0))[2:] == [OPEN, OPEN]
 
@@ -182,7 +197,7 @@ def test_a_chosen_sentence_decides_no_claim_about_heads() -> None:
     weights = [[0.9, 0.8, 0.1], [0.9, 0.9, 0.9], [0.1, 0.2, 0.3], []]
     assert outcomes("what-heads-see", {"weights": weights}) == [OPEN] * 4
     (verdicts,) = settle([load_experiment("what-heads-see").judge({"weights": weights})])
-    assert verdicts[0].reason.startswith("in 2 of 3 models (largest weights: 0.90, 0.80, 0.10)")
+    assert verdicts[0].reason.startswith("in 2 of 3 models (weights: 0.90, 0.80, 0.10)")
 
 
 def test_classifiers_have_a_gate_of_their_own() -> None:

@@ -215,6 +215,14 @@ def test_a_filter_of_tokens_asks_for_draws_also_where_a_model_takes_the_best_tok
 def test_filters_that_keep_all_tokens_ask_for_no_draws(plain: LanguageModel) -> None:
     greedy = with_settings(plain, temperature=0.0, max_new_tokens=12)
     assert greedy.generate("das ", top_p=1.0, min_p=0.0, top_k=None) == greedy.generate("das ")
+    assert greedy.generate("das ", top_p="1.0") == greedy.generate("das ")  # as JSON may have it
+    with pytest.raises(ConfigError, match="top_p"):
+        greedy.generate("das ", top_p=2.0)
+
+
+def test_a_filter_does_not_overrule_a_beam_that_is_asked_for(plain: LanguageModel) -> None:
+    greedy = with_settings(plain, temperature=0.0, max_new_tokens=12)
+    assert greedy.generate("das ", beam_size=2, top_p=0.9) == greedy.generate("das ", beam_size=2)
 
 
 def test_every_api_generates_with_the_settings_of_the_model(plain: LanguageModel) -> None:

@@ -95,12 +95,15 @@ class GenerationOptions(Sampling):
         """Return the given temperature, which is not checked here, or the default one.
 
         If a model takes the most probable token by default, and ``given`` has no temperature but a filter of tokens
-        to draw from (``top_k``, ``top_p`` or ``min_p``), the temperature is 1: a filter asks for draws.
+        to draw from (``top_k``, ``top_p`` or ``min_p``), the temperature is 1: a filter asks for draws, unless
+        ``given`` also asks for a beam. Raises :class:`ConfigError` if a filter is out of range.
         """
-        if "temperature" in given:
-            return given["temperature"]
-        filters = given.get("top_k") is not None or given.get("top_p", 1) != 1 or given.get("min_p", 0) != 0
-        return 1.0 if filters and not defaults.temperature else defaults.temperature
+        if "temperature" in given or defaults.temperature or {"beam_size", "include"} & given.keys():
+            return given.get("temperature", defaults.temperature)
+        filters = Sampling.parse(
+            {name: given[name] for name in ("top_k", "top_p", "min_p") if name in given}, "options"
+        )
+        return 0.0 if filters == Sampling() else 1.0
 
     def explicit_options(self) -> dict[str, Any]:
         """Return the options that were explicitly set, as keyword arguments."""

@@ -15,7 +15,7 @@ recipe's error for classification. Models that are trained for less show how fas
 is. What lacks runs names their number and the hours that they take.
 
 The figure shows each effect in units of the smallest difference of interest, with its 95 % interval before the
-correction for many claims, which the verdict (color) includes: right of zero agrees with the claim, left contradicts.
+correction for many claims. Colors are the verdicts of these claims alone: right of zero agrees with the claim.
 """
 
 from __future__ import annotations
@@ -205,13 +205,15 @@ def _judge(claim: ChoiceClaim, numbers: Numbers) -> Verdict | Tested:
     sign = statistic.sign * (-1 if claim.direction == "worse" else 1)
     effect = add_variance(Effect(sign * value, error, freedom), Effect(0.0, sampling, len(numbers["runs"])))
     is_equal = claim.direction == "equal"
-    what = f"{statistic.unit}, {' minus '.join(claim.sides if sign > 0 else claim.sides[::-1])}"
     hours = _hours(numbers, [PoolRun(_VARIANT[name], 1) for name in claim.sides])
-    cost = f"{4 * planned[0]} seeds and {4 * planned[0] * sum(hours):.0f} core hours to detect half of that"
+    # The share of the seeds' variance that may be left, if the whole error is to be halved.
+    left = 0.25 - 0.75 * (sampling / error) ** 2 if error else 0.0
+    more, cost = math.ceil(planned[0] / max(left, 1e-9)), "more test items: their choice hides smaller differences"
+    cost = f"{more} seeds and {more * sum(hours):.0f} core hours to detect half of that" if left > 0 else cost
+    what = f"{statistic.unit}{', sign reversed' * (sign < 0)}"
     if claim.baseline:
-        what += f", after {hours[0] / hours[1]:.2g} times the processor time"
-    else:
-        what = statistic.unit + (", sign reversed" if sign < 0 else "")
+        what = f"{statistic.unit}, {' minus '.join(claim.sides if sign > 0 else claim.sides[::-1])}"
+        what += f"; {claim.variant} took {hours[0] / hours[1]:.2g} times the processor time"
     return Tested(effect, statistic.min_difference, Regime(claim.regime, "", cost), what, is_equal, claim.group)
 
 
@@ -263,9 +265,8 @@ def _missing(claim: ChoiceClaim, recorded: Sequence[int], numbers: Numbers) -> s
         error, freedom = planned_error(*map(list, zip(*plan, strict=True)))
     statistic, size = STATISTICS[claim.statistic], _GROUP_SIZES[claim.group]
     unit, seen = statistic.unit.partition(",")[0], _values(numbers["runs"], claim.gate[0], claim.statistic)
-    known = len(seen) >= 5
-    spread = stdev(seen) if known else ASSUMED_SPREAD * statistic.min_difference
-    whose = f"as those of {claim.gate[0]} do" if known else "which is assumed"
+    assumed = ASSUMED_SPREAD * statistic.min_difference, "which is assumed"
+    spread, whose = (stdev(seen), f"as those of {claim.gate[0]} do") if len(seen) >= 5 else assumed
     sampling = [error for key, (_, error) in numbers["effects"].items() if key.startswith(f"{claim.statistic} of")]
     error = math.hypot(spread * error, fmean(sampling or [0.0]))
     finds = f"{detectable(error, freedom, LEVEL / size):.2g} {unit}"
@@ -273,12 +274,12 @@ def _missing(claim: ChoiceClaim, recorded: Sequence[int], numbers: Numbers) -> s
         chance = equality_power(statistic.min_difference, error, freedom, LEVEL / size)
         least = f"{statistic.min_difference:g} {unit}"
         finds = f"with a chance of {100 * chance:.0f} % that nothing differs by {least}, if nothing does,"
-    hours = sum(_hours(numbers, missing))
     pairs = zip(recorded, claim.sides, strict=True)
     counts = " against ".join(f"{count} of {_VARIANT[name].seeds} seeds" for count, name in pairs)
     return (
         f"recorded: {counts}{f', and {trials} trials of rates are missing' if trials else ''}; all would detect "
-        f"{finds} at the first of {size} steps if seeds spread by {spread:.2g}, {whose}, after {hours:.1f} core hours"
+        f"{finds} at the first of {size} steps if seeds spread by {spread:.2g}, {whose}, "
+        f"after {sum(_hours(numbers, missing)):.1f} core hours"
     )
 
 

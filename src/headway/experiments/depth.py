@@ -59,25 +59,25 @@ def _first_gradient(norm: Norm, residual: bool, depth: int, seed: int) -> float:
         source, target, shifted = torch.randint(4, VOCAB_SIZE, (3, 8, 12))
     loss = label_smoothed_cross_entropy(model(source, shifted).flatten(0, 1), target.flatten(), 0.1).mean()
     gradients = torch.autograd.grad(loss, list(model.encoder.blocks[0].parameters()))
-    return math.sqrt(sum(float(gradient.double().square().sum()) for gradient in gradients))
+    size = math.sqrt(sum(float(gradient.double().square().sum()) for gradient in gradients))
+    return size if math.isfinite(size) else float(np.finfo(np.float32).max)
 
 
 def judge(numbers: Numbers) -> tuple[Tested, ...]:
     """Judge by the number of powers of ten by which the gradient shrinks or, with residual connections, grows."""
-    deepest = numbers["depths"][-1]
     regime = Regime(f"untrained models of width 64, {len(numbers['gradients']) // 6} seeds")
     verdicts = list[Tested]()
     for norm, residual in (("post", False), ("none", False), ("none", True)):
         sizes = _log_gradients(numbers, norm, residual=residual)
         changes = (sizes[:, -1] - sizes[:, 0] if residual else sizes[:, 0] - sizes[:, -1]).tolist()
         what = f"powers of ten that the first block's gradient {'gains' if residual else 'loses'}"
-        what += f" from depth 1 to {deepest}, {'post-norm' if norm == 'post' else 'without norm'}"
+        what += f" from depth 1 to {numbers['depths'][-1]}, {'post-norm' if norm == 'post' else 'without norm'}"
         verdicts.append(Tested(mean_effect(changes), SMALLEST, regime, what))
     return tuple(verdicts)
 
 
 def _log_gradients(numbers: Numbers, norm: str, *, residual: bool) -> NDArray[np.float64]:
-    """Return log10 of the gradients (seeds x depths). Zeros and overflows count as float32's smallest number."""
+    """Return log10 of the gradients (seeds x depths). Zeros count as float32's smallest number."""
     rows = [row["sizes"] for row in numbers["gradients"] if (row["norm"], row["residual"]) == (norm, residual)]
     return np.log10([[max(size or 0.0, 1e-45) for size in sizes] for sizes in rows])
 

@@ -195,8 +195,8 @@ def _judge_restricted(numbers: Numbers) -> Judged:
         memory = _exponent(lengths, numbers["kept"][kind])
         words.append(f"{kind}: time n^{min(times):.2f} to n^{max(times):.2f}, memory n^{memory:.2f}")
         grows[kind] = [*times, memory]
-    linear = max(grows[RESTRICTED]) <= LINEAR
-    decision = {"supported": linear and min(grows[CORE]) >= SQUARE, "refuted": min(grows[RESTRICTED]) >= SQUARE}
+    linear, (*times, memory) = max(grows[RESTRICTED]) <= LINEAR, grows[RESTRICTED]
+    decision = {"supported": linear and min(grows[CORE]) >= SQUARE, "refuted": max(min(times), memory) >= SQUARE}
     values = {"window": WINDOW, "growth": "; ".join(words), "linear": LINEAR, "square": SQUARE}
     return values, {**decision, "exact": False, "regime": numbers["regime"]}
 

@@ -200,9 +200,8 @@ def draw(numbers: Numbers) -> Figure:
     picture.colorbar(image, ax=matrix, label="entry (no unit)")
     width, shift = DRAWN_WIDTH_AND_SHIFT
     label(matrix, f"The rotation R_k for k = {shift}, d = {width}", "dimension of PE(pos)", "dimension of PE(pos+k)")
-    for kind, name, style in zip(
-        PRECISIONS, ("R_k in float64", "R_k with a float32 table"), ("C0o-", "C1o--"), strict=True
-    ):
+    names = "R_k in float64", "R_k with a float32 table"
+    for kind, name, style in zip(PRECISIONS, names, ("C0o-", "C1o--"), strict=True):
         worst = np.max([width_errors[kind] for width_errors in numbers["errors"].values()], axis=0)
         error.plot(SHIFTS, worst.clip(1e-17), style, label=name)
     x, y = "shift k (positions)", "largest error (entries are at most 1)"

@@ -220,14 +220,14 @@ def judge(numbers: Numbers) -> tuple[Tested, ...]:
     hours = 4 / 60 * sum(column(numbers["runs"], "minutes"))
     more = f"{4 * len(fits)} seeds and {hours:.0f} core hours to detect half of that"
     regime = Regime("8,000 to 560,000 weights with embeddings, characters of novels", "", more)
-    sizes = Regime(regime.conditions, note if sum(at_end) > _MAX_AT_END * len(at_end) else "", more)
+    sizes = Regime(regime.conditions, note) if sum(at_end) > _MAX_AT_END * len(at_end) else regime
     quantity = f"exponent of the best size, {size.value:.2f}, {{}} ({note})"
     bend = mean_effect([fit["bend"] for fit in fits])
     equal, below = size.minus(HOFFMANN_SIZE), size.minus(KAPLAN_SIZE).negative()
     ends = "exponent of the loss with the most compute minus that with the least"
     straight = Tested(bend, MAX_LOSS_EXPONENT_GAP, regime, ends, equal=True)
-    is_straight = straight.verdict(LEVEL).outcome == "no difference above"
-    line = Regime(regime.conditions, "" if is_straight else "it is not certain that the line is straight", more)
+    is_straight = straight.verdict(LEVEL / 4).outcome == "no difference above"  # Holm's first step
+    line = regime if is_straight else Regime(regime.conditions, "it is not certain that the line is straight")
     published = f"exponent of the loss, {loss.value:.3f}, minus {KAPLAN_LOSS:.3f}"
     return (
         straight,

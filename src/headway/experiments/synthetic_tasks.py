@@ -354,8 +354,8 @@ def _judge(task: str, sides: Sequence[str], equal: bool, numbers: Numbers) -> Te
     if task == RECALL:
         guesses = [guess(int(length)) for length in lengths]
         values = [[(share - low) / (1 - low) for share in each] for each, low in zip(values, guesses, strict=True)]
-        if max(map(fmean, values)) < SMALLEST_SHARE:
-            obstacle = obstacle or "neither has learned more than to guess"
+        if max(map(fmean, values)) < SMALLEST_SHARE and not obstacle:
+            obstacle, cost = "neither has learned more than to guess", "longer training"
         what = what.replace("answers", "answers beyond guessing")
     effect = add_variance(difference(*values), Effect(0.0, SAMPLING_ERROR, 1000))
     return Tested(effect, smallest, Regime(conditions, obstacle, cost), what, equal, task)

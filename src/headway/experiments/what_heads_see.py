@@ -87,9 +87,8 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     for weights in numbers["weights"]:
         hits, shown = sum(weight > MUCH for weight in weights), ", ".join(f"{weight:.2f}" for weight in weights)
         reason = (
-            f"in {hits} of {len(weights)} models (largest weights: {shown or 'none'}), a head has more than half of "
-            "its weight there; one sentence, chosen because it shows this, is no test: it would take many that were "
-            "chosen without looking at weights"
+            f"in {hits} of {len(weights)} models (weights: {shown or 'none'}), a head has more than half of its "
+            "weight there; one chosen sentence is no test, which would take many that were chosen without looking"
         )
         verdicts.append(decide(reason, supported=False, refuted=False))
     return tuple(verdicts)
