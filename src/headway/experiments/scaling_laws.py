@@ -220,18 +220,20 @@ def judge(numbers: Numbers) -> tuple[Tested, ...]:
     hours = 4 / 60 * sum(column(numbers["runs"], "minutes"))
     more = f"{4 * len(fits)} seeds and {hours:.0f} core hours to detect half of that"
     regime = Regime("8,000 to 560,000 weights with embeddings, characters of novels", "", more)
-    sizes = Regime(regime.conditions, note) if sum(at_end) > _MAX_AT_END * len(at_end) else regime
+    sizes = Regime(regime.conditions, note, "more sizes") if sum(at_end) > _MAX_AT_END * len(at_end) else regime
     quantity = f"exponent of the best size, {size.value:.2f}, {{}} ({note})"
     bend = mean_effect([fit["bend"] for fit in fits])
     equal, below = size.minus(HOFFMANN_SIZE), size.minus(KAPLAN_SIZE).negative()
     ends = "exponent of the loss with the most compute minus that with the least"
     straight = Tested(bend, MAX_LOSS_EXPONENT_GAP, regime, ends, equal=True)
     is_straight = straight.verdict(LEVEL / 4).outcome == "no difference above"  # Holm's first step
-    line = regime if is_straight else Regime(regime.conditions, "it is not certain that the line is straight")
+    bent = Regime(
+        regime.conditions, "it is not certain that the line is straight", "what the claim before this one takes"
+    )
     published = f"exponent of the loss, {loss.value:.3f}, minus {KAPLAN_LOSS:.3f}"
     return (
         straight,
-        Tested(loss.minus(KAPLAN_LOSS), MAX_LOSS_EXPONENT_GAP, line, published, equal=True),
+        Tested(loss.minus(KAPLAN_LOSS), MAX_LOSS_EXPONENT_GAP, regime if is_straight else bent, published, equal=True),
         Tested(equal, MAX_SIZE_EXPONENT_GAP, sizes, quantity.format(f"minus {HOFFMANN_SIZE}"), equal=True),
         Tested(below, MAX_SIZE_EXPONENT_GAP, sizes, quantity.format(f"below {KAPLAN_SIZE}")),
     )
