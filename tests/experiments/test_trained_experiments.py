@@ -71,7 +71,7 @@ def choice_numbers(spread: tuple[float, ...] = SPREAD, **changes: Any) -> Number
 def scaling_numbers(spread: tuple[float, ...] = SPREAD, **changes: float) -> Numbers:
     compute, sizes = [1e12, 4e12], [1e5, 4e5]
     runs = [
-        {"seed": seed, "compute": each, "weights": weights, "loss": 1.6 + number / 10, "minutes": 1.0}
+        {"seed": seed, "compute": each, "weights": weights, "loss": 1.6 + number / 10}
         for seed in range(1, len(spread) + 1)
         for number, (each, weights) in enumerate(product(compute, sizes))
     ]

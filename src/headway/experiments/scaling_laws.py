@@ -72,6 +72,7 @@ _FEWEST, _MOST = 8, 1000  # characters of training for each weight; other combin
 _CONTEXT = 128  # characters
 _TRAIN_CHARACTERS, _DEV_CHARACTERS = 30_000_000, 200_000
 _MAX_AT_END = 0.25  # share of the cases in which the best size may be the smallest or the largest
+HOURS_PER_SEED = 1.3  # of a core of an AMD EPYC (Zen 4)
 
 TITLE = "Loss, compute and the size of language models"
 DATA_FILES = BOOKS
@@ -217,8 +218,7 @@ def judge(numbers: Numbers) -> tuple[Tested, ...]:
     loss, size = mean_effect([-fit["loss"][0] for fit in fits]), mean_effect([fit["size"][0] for fit in fits])
     at_end = [best["at_end"] for fit in fits for best in fit["best"]]
     note = f"the smallest or largest size was the best in {sum(at_end)} of {len(at_end)} cases"
-    hours = 4 / 60 * sum(column(numbers["runs"], "minutes"))
-    more = f"{4 * len(fits)} seeds and {hours:.0f} core hours to detect half of that"
+    more = f"{4 * len(fits)} seeds and {4 * len(fits) * HOURS_PER_SEED:.0f} core hours to detect half of that"
     regime = Regime("8,000 to 560,000 weights with embeddings, characters of novels", "", more)
     sizes = Regime(regime.conditions, note, "more sizes") if sum(at_end) > _MAX_AT_END * len(at_end) else regime
     quantity = f"exponent of the best size, {size.value:.2f}, {{}} ({note})"
