@@ -135,6 +135,7 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[obj
     return nullcontext()
 
 
+@functools.cache
 def processor_name() -> str:
     """Return the model name of the processor."""
     try:

@@ -242,6 +242,6 @@ def test_the_figure_names_all_that_it_shows(name: str) -> None:
 def test_the_quick_form_of_all(quick_folder: Path, measured: dict[str, Numbers]) -> None:
     for name, numbers in measured.items():
         assert {path.suffix for path in quick_folder.glob(f"{name}.*")} == {".json", ".svg", ".png"}
-        assert numbers.get("tables") or name == "positions"  # whose panels show all values
+        assert numbers["tables"]
     assert (quick_folder / "report.html").stat().st_size > 1e6
     assert set(outcomes("choices", measured["choices"])) == {OPEN}  # no run is recorded

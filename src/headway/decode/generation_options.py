@@ -83,7 +83,7 @@ class GenerationOptions(Sampling):
                 given options. ``where`` names the source of the options in the message.
         """
         inherited = {name: getattr(defaults, name) for name in defaults.model_fields_set}
-        temperature = cls.chosen_temperature(defaults, given)
+        temperature = cls.chosen_temperature(defaults, given, where)
         if temperature != defaults.temperature:
             inherited["temperature"] = temperature
         if temperature:
@@ -91,19 +91,18 @@ class GenerationOptions(Sampling):
         return cls.parse({**inherited, **given}, where)
 
     @staticmethod
-    def chosen_temperature(defaults: GenerationOptions, given: Mapping[str, Any]) -> Any:
-        """Return the given temperature, which is not checked here, or the default one.
+    def chosen_temperature(defaults: GenerationOptions, given: Mapping[str, Any], where: str = "options") -> Any:
+        """Return the temperature in ``given``, whose range is not checked here, or the default temperature.
 
         If a model takes the most probable token by default, and ``given`` has no temperature but a filter of tokens
-        to draw from (``top_k``, ``top_p`` or ``min_p``), the temperature is 1: a filter asks for draws, unless
-        ``given`` also asks for a beam. Raises :class:`ConfigError` if a filter is out of range.
+        to draw from (``top_k``, ``top_p`` or ``min_p``), the temperature is 1, because filters only apply to sampling.
+        It remains 0 if ``given`` also asks for a beam search. Raises :class:`ConfigError`, in which ``where`` names the
+        source of the options, if a filter is out of range.
         """
         if "temperature" in given or defaults.temperature or {"beam_size", "include"} & given.keys():
             return given.get("temperature", defaults.temperature)
-        filters = Sampling.parse(
-            {name: given[name] for name in ("top_k", "top_p", "min_p") if name in given}, "options"
-        )
-        return 0.0 if filters == Sampling() else 1.0
+        filters = {name: given[name] for name in ("top_k", "top_p", "min_p") if name in given}
+        return 0.0 if Sampling.parse(filters, where) == Sampling() else 1.0
 
     def explicit_options(self) -> dict[str, Any]:
         """Return the options that were explicitly set, as keyword arguments."""

@@ -15,7 +15,7 @@ recipe's error for classification. Models that are trained for less show how fas
 is. What lacks runs names their number and the hours that they take.
 
 The figure shows each effect in units of the smallest difference of interest, with its 95 % interval before the
-correction for many claims. Colors are the verdicts of these claims alone: right of zero agrees with the claim.
+correction for multiple claims. An effect right of zero agrees with its claim. Colors: this experiment's verdicts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from matplotlib.figure import Figure
 
 from headway.experiments.corpus import MULTI30K, find_data
 from headway.experiments.experiment import Claim, Numbers, Settings, read_declarations
-from headway.experiments.figures import label, subplots
+from headway.experiments.figures import label, shared_legend, subplots
 from headway.experiments.model_measurements import TEST, Array, read_pairs
 from headway.experiments.pool import VARIANTS, PoolRun, all_runs, core_hours, speeds_of
 from headway.experiments.pool_runs import PoolFolder, PoolRecord
@@ -205,11 +205,12 @@ def _judge(claim: ChoiceClaim, numbers: Numbers) -> Verdict | Tested:
     sign = statistic.sign * (-1 if claim.direction == "worse" else 1)
     effect = add_variance(Effect(sign * value, error, freedom), Effect(0.0, sampling, len(numbers["runs"])))
     is_equal = claim.direction == "equal"
-    hours = _hours(numbers, [PoolRun(_VARIANT[name], 1) for name in claim.sides])
-    # The share of the seeds' variance that may be left, if the whole error is to be halved.
-    left = 0.25 - 0.75 * (sampling / error) ** 2 if error else 0.0
-    more, cost = math.ceil(planned[0] / max(left, 1e-9)), "more test items: their choice hides smaller differences"
-    cost = f"{more} seeds and {more * sum(hours):.0f} core hours to detect half of that" if left > 0 else cost
+    hours = _measured_core_hours(numbers, [PoolRun(_VARIANT[name], 1) for name in claim.sides])
+    remaining = 0.25 - 0.75 * (sampling / error) ** 2 if error else 0.0  # of the seeds' variance, to halve the error
+    cost = "more test items: their choice hides smaller differences"
+    if remaining > 0:
+        num_seeds = math.ceil(planned[0] / remaining)
+        cost = f"{num_seeds} seeds and {num_seeds * sum(hours):.0f} core hours to detect half of that"
     what = f"{statistic.unit}{', sign reversed' * (sign < 0)}"
     if claim.baseline:
         what = f"{statistic.unit}, {' minus '.join(claim.sides if sign > 0 else claim.sides[::-1])}"
@@ -217,8 +218,8 @@ def _judge(claim: ChoiceClaim, numbers: Numbers) -> Verdict | Tested:
     return Tested(effect, statistic.min_difference, Regime(claim.regime, "", cost), what, is_equal, claim.group)
 
 
-def _hours(numbers: Numbers, runs: Sequence[PoolRun]) -> list[float]:
-    """Return the core hours of runs, by the measured times of a step."""
+def _measured_core_hours(numbers: Numbers, runs: Sequence[PoolRun]) -> list[float]:
+    """Return the core hours that each run takes, estimated from the recorded time per step."""
     speeds = speeds_of((run["variant"], run["seconds_per_step"]) for run in numbers["runs"])
     return [core_hours(run, speeds) for run in runs]
 
@@ -267,8 +268,9 @@ def _missing(claim: ChoiceClaim, recorded: Sequence[int], numbers: Numbers) -> s
     unit, seen = statistic.unit.partition(",")[0], _values(numbers["runs"], claim.gate[0], claim.statistic)
     assumed = ASSUMED_SPREAD * statistic.min_difference, "which is assumed"
     spread, whose = (stdev(seen), f"as those of {claim.gate[0]} do") if len(seen) >= 5 else assumed
-    sampling = [error for key, (_, error) in numbers["effects"].items() if key.startswith(f"{claim.statistic} of")]
-    error = math.hypot(spread * error, fmean(sampling or [0.0]))
+    same = {other.key for other in COMPARISONS if other.statistic == claim.statistic} & numbers["effects"].keys()
+    sampling = fmean(numbers["effects"][key][1] for key in same) if same else 0.0
+    error = math.hypot(spread * error, sampling)
     finds = f"{detectable(error, freedom, LEVEL / size):.2g} {unit}"
     if claim.direction == "equal":
         chance = equality_power(statistic.min_difference, error, freedom, LEVEL / size)
@@ -279,7 +281,7 @@ def _missing(claim: ChoiceClaim, recorded: Sequence[int], numbers: Numbers) -> s
     return (
         f"recorded: {counts}{f', and {trials} trials of rates are missing' if trials else ''}; all would detect "
         f"{finds} at the first of {size} steps if seeds spread by {spread:.2g}, {whose}, "
-        f"after {sum(_hours(numbers, missing)):.1f} core hours"
+        f"after {sum(_measured_core_hours(numbers, missing)):.1f} core hours"
     )
 
 
@@ -295,9 +297,8 @@ def draw(numbers: Numbers) -> Figure:
     effects.axvspan(-1, 1, color="#000000", alpha=0.08, linewidth=0, label="too small to matter")
     for row, (_, found, smallest, outcome) in enumerate(known):
         low, middle, high = (value / smallest for value in (found.low, found.value, found.high))
-        name = outcome if outcome not in effects.get_legend_handles_labels()[1] else None
         bars: Any = {"xerr": [[middle - low], [high - middle]], "fmt": "o", "color": _COLORS[outcome]}
-        effects.errorbar(middle, row, **bars, label=name)
+        effects.errorbar(middle, row, **bars, label=outcome)
     effects.set_yticks(range(len(known)), [f"{claim.variant}, {claim.statistic}" for claim, *_ in known], fontsize=10)
     if not known:
         effects.set_xlim(-3, 3)
@@ -306,5 +307,5 @@ def draw(numbers: Numbers) -> Figure:
     effects.set_xticks([-30, -3, -1, 0, 1, 3, 30], ["−30", "−3", "−1", "0", "1", "3", "30"])
     what = "effect, in smallest differences of interest (positive: as claimed)"
     label(effects, "Effects (95 %, before the correction for many claims)", what, "variant, statistic")
-    effects.legend(loc="upper left")
+    shared_legend(picture, effects)
     return picture

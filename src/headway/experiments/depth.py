@@ -7,8 +7,7 @@ train badly without residual connections. Layer norm gives the output of every l
 keeps gradients from vanishing or exploding.
 
 The gradient of the first encoder block is measured in untrained models of several depths, with and without layer norm.
-A gradient that reaches the first layer need not be useful; what residual connections are worth after training is
-measured in the pool.
+A gradient that reaches the first layer need not be useful: the pool measures what residual connections are worth.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ def _first_gradient(norm: Norm, residual: bool, depth: int, seed: int) -> float:
 
 
 def judge(numbers: Numbers) -> tuple[Tested, ...]:
-    """Judge by the number of powers of ten by which the gradient shrinks or, with residual connections, grows."""
+    """Judge by how many powers of ten the gradient shrinks with depth or, with residual connections, grows."""
     regime = Regime(f"untrained models of width 64, {len(numbers['gradients']) // 6} seeds")
     verdicts = list[Tested]()
     for norm, residual in (("post", False), ("none", False), ("none", True)):
@@ -79,7 +78,7 @@ def judge(numbers: Numbers) -> tuple[Tested, ...]:
 def _log_gradients(numbers: Numbers, norm: str, *, residual: bool) -> NDArray[np.float64]:
     """Return log10 of the gradients (seeds x depths). Zeros count as float32's smallest number."""
     rows = [row["sizes"] for row in numbers["gradients"] if (row["norm"], row["residual"]) == (norm, residual)]
-    return np.log10([[max(size or 0.0, 1e-45) for size in sizes] for sizes in rows])
+    return np.log10([[max(size, 1e-45) for size in sizes] for sizes in rows])
 
 
 def draw(numbers: Numbers) -> Figure:

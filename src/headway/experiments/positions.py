@@ -83,6 +83,10 @@ def measure(settings: Settings) -> Numbers:
         str(width): {kind: [_rotation_error(width, shift, shifted, kind) for shift in SHIFTS] for kind in PRECISIONS}
         for width in WIDTHS[:: 4 if settings.quick else 1]
     }
+    rows = [
+        {"input of dropout": kind} | {f"dropout {rate}": 100 * fmean(shares) for rate, shares in by_rate.items()}
+        for kind, by_rate in identified.items()
+    ]
     return {
         "positions": positions,
         "clean": clean,
@@ -94,6 +98,7 @@ def measure(settings: Settings) -> Numbers:
         "errors": errors,
         "wavelengths": {str(width): _wavelengths(width) for width in WIDTHS},
         "rotation": rotation(*DRAWN_WIDTH_AND_SHIFT),
+        "tables": {f"Identified positions (%) of {positions}, d = {WIDTH}": rows},
     }
 
 
@@ -149,7 +154,6 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     ends = "; ".join(
         f"d = {width}: {waves[str(width)][0]:.4g} · 2π to {waves[str(width)][-1]:,.0f} · 2π"
         for width in REPORTED_WIDTHS
-        if str(width) in waves
     )
     off = max(max(abs(values[0] - 1), abs(values[-1] / BASE - 1)) for values in waves.values())
     values = {key: numbers[key] for key in ("positions", "nearest", "similarity", "similarity_spread")}

@@ -227,13 +227,12 @@ def judge(numbers: Numbers) -> tuple[Tested, ...]:
     ends = "exponent of the loss with the most compute minus that with the least"
     straight = Tested(bend, MAX_LOSS_EXPONENT_GAP, regime, ends, equal=True)
     is_straight = straight.verdict(LEVEL / 4).outcome == "no difference above"  # Holm's first step
-    bent = Regime(
-        regime.conditions, "it is not certain that the line is straight", "what the claim before this one takes"
-    )
+    obstacle = "" if is_straight else "it is not certain that the line is straight"
+    line = Regime(regime.conditions, obstacle, more if is_straight else "what the claim before this one takes")
     published = f"exponent of the loss, {loss.value:.3f}, minus {KAPLAN_LOSS:.3f}"
     return (
         straight,
-        Tested(loss.minus(KAPLAN_LOSS), MAX_LOSS_EXPONENT_GAP, regime if is_straight else bent, published, equal=True),
+        Tested(loss.minus(KAPLAN_LOSS), MAX_LOSS_EXPONENT_GAP, line, published, equal=True),
         Tested(equal, MAX_SIZE_EXPONENT_GAP, sizes, quantity.format(f"minus {HOFFMANN_SIZE}"), equal=True),
         Tested(below, MAX_SIZE_EXPONENT_GAP, sizes, quantity.format(f"below {KAPLAN_SIZE}")),
     )

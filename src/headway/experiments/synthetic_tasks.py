@@ -12,13 +12,11 @@ A single head has to mix the two values, and narrow heads cannot distinguish 64 
 
 Recall: four architectures of one to four layers read 4 to 32 pairs, then 8 queries for one key each. The path from a
 pair to its query is one step in a Transformer and in an LSTM with attention. It grows with the distance in an LSTM, and
-with its logarithm in dilated convolutions.
+with its logarithm in dilated convolutions. Accuracy p is judged as (p - g) / (1 - g), with g of guessing.
 
 Every batch of 64 sequences is drawn anew, so there is no training set to memorize. For the recall task, the learning
 rate of each architecture was chosen from three with seed 0, which no verdict uses. The other comparisons keep the rate,
 because depth, norm and optimizer are the same.
-
-A share of recalled pairs is judged as (share - guess) / (1 - guess); a guess names the most frequent value.
 """
 
 from __future__ import annotations
@@ -163,8 +161,8 @@ def draw_look_ups(answers: int, pairs: int) -> Batch:
 
 
 @cache
-def guess(pairs: int) -> float:
-    """Return the share of right answers of a model that always names the most frequent of the values that it read."""
+def guessing_accuracy(pairs: int) -> float:
+    """Return the accuracy of a model that always answers with the most frequent value among the pairs it has read."""
     values = np.random.default_rng(0).integers(VALUES, size=(20_000, pairs))
     return fmean(int(np.bincount(row).max()) for row in values) / pairs
 
@@ -352,7 +350,7 @@ def _judge(task: str, sides: Sequence[str], equal: bool, numbers: Numbers) -> Te
     rates = " and ".join(dict.fromkeys(f"{rate:g}" for rate in chosen))
     conditions = f"width {WIDTH}, {setup.steps:,} steps, learning rate {rates}, {num_seeds} seeds"
     if task == RECALL:
-        guesses = [guess(int(length)) for length in lengths]
+        guesses = [guessing_accuracy(int(length)) for length in lengths]
         values = [[(share - low) / (1 - low) for share in each] for each, low in zip(values, guesses, strict=True)]
         if max(map(fmean, values)) < SMALLEST_SHARE and not obstacle:
             obstacle, cost = "neither has learned more than to guess", "longer training"
@@ -394,8 +392,8 @@ def draw(numbers: Numbers) -> Figure:
         axes.set_ylim(-3, 103)
         if axes not in (heads, recall):
             axes.axhline(100 / SYMBOLS, color="#777777", linestyle=":", label="guessing")
-    heads.axhline(100 * guess(8), color="#777777", linestyle="-.", label="naming the most frequent value")
-    recall.plot(PAIRS, [100 * guess(pairs) for pairs in PAIRS], "-.", color="#777777")
+    heads.axhline(100 * guessing_accuracy(8), color="#777777", linestyle="-.", label="naming the most frequent value")
+    recall.plot(PAIRS, [100 * guessing_accuracy(pairs) for pairs in PAIRS], "-.", color="#777777")
     shared_legend(picture, heads, near)
     recall.legend(loc="center right")
     return picture

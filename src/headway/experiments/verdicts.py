@@ -3,9 +3,8 @@
 An *effect* is an estimated difference, counted so that a positive one agrees with the claim, with its standard error.
 
 docs/experiments.md, *Statistics*, describes the model of runs (:func:`seed_effects`), the second source of chance
-(:func:`resampled_error`), the test of equality (Schuirmann 1987) and the corrections for many claims (:func:`levels`).
-Intervals at a corrected level, 5 % R / M if Benjamini and Hochberg's procedure rejects R of M claims, are those of
-Benjamini and Yekutieli (2005), which cover the truth of all but 5 % of the reported effects.
+(:func:`resampled_error`), the test of equality (Schuirmann 1987) and the corrections for multiple claims
+(:func:`levels`; the intervals are those of Benjamini and Yekutieli 2005).
 """
 
 from __future__ import annotations
