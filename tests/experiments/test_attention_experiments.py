@@ -82,7 +82,7 @@ def _errors(kind: str) -> Callable[[Any], None]:
 
 
 def _waves(values: list[float]) -> Callable[[Any], None]:
-    return _set("wavelengths", {"8": values})
+    return _set("wavelengths", {str(width): values for width in positions.REPORTED_WIDTHS})
 
 
 def _told(*shares: float) -> Callable[[Any], None]:

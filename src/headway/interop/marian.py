@@ -378,7 +378,8 @@ def _vocabulary_files(weights: Path, options: Mapping[str, Any]) -> tuple[Path, 
     others = [
         file
         for file in sorted([*folder.glob("*.yml"), *folder.glob("*.spm")])
-        if not re.search(r"(decoder|config|npz|train|valid)[^/]*\.yml$|^(source|target)\.spm$", file.name)
+        if file.name not in ("source.spm", "target.spm")
+        and not (file.suffix == ".yml" and re.search("decoder|config|npz|train|valid", file.stem))
     ]
     if len(others) == 1:
         return others[0], others[0]

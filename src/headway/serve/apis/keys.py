@@ -69,15 +69,17 @@ class KeyLocation:
         for name in map(str.encode, self.field_names):
             if kind == "application/x-www-form-urlencoded":
                 first = _FORM_VALUE.match(body, len(name) + 1) if body.startswith(name + b"=") else None
-                others = _values_after(b"&" + name + b"=", _FORM_VALUE, body)
+                others = _values_after(b"&" + name + b"=", _FORM_VALUE.match, body)
                 values = others if first is None else chain([first[1]], others)
                 yield from (unquote_plus(value.decode("utf-8", "replace")).strip() for value in values)
             elif kind == "multipart/form-data":
                 quoted, bare = b'name="' + name + b'"', b"name=" + name
-                values = chain(_values_after(quoted, _PART_VALUE, body), _values_after(bare, _PART_VALUE, body))
+                values = chain(
+                    _values_after(quoted, _PART_VALUE.match, body), _values_after(bare, _PART_VALUE.match, body)
+                )
                 yield from (value.decode("utf-8", "replace").strip() for value in values)
             else:
-                for value in _values_after(b'"' + name + b'"', _JSON_VALUE, body):
+                for value in _values_after(b'"' + name + b'"', _JSON_VALUE.match, body):
                     with suppress(ValueError):
                         yield str(json.loads(value)).strip()
 
@@ -88,7 +90,9 @@ def client_of(request: HTTPConnection) -> Client:
     return client
 
 
-def _values_after(beginning: bytes, value: re.Pattern[bytes], body: bytes) -> Iterator[bytes]:
+def _values_after(
+    beginning: bytes, match_value: Callable[[bytes, int], re.Match[bytes] | None], body: bytes
+) -> Iterator[bytes]:
     """Yield the values that follow occurrences of ``beginning``, the name of a field."""
     start = 0
     for _ in range(_MAX_OCCURRENCES):
@@ -96,5 +100,5 @@ def _values_after(beginning: bytes, value: re.Pattern[bytes], body: bytes) -> It
         if start < 0:
             return
         start += len(beginning)
-        if match := value.match(body, start):
+        if match := match_value(body, start):
             yield match[1]
