@@ -30,6 +30,7 @@ from headway.experiments.layer_measurements import (
 )
 from headway.experiments.model_measurements import TEST, read_pairs
 from headway.experiments.verdicts import Verdict, settle
+from headway.hardware import processor_has_bfloat16
 from headway.nn.attention import attention_weights
 
 pytest_plugins = ["quick_form"]  # the fixtures of that file
@@ -210,7 +211,8 @@ class TestModelCosts:
     def test_variants_that_cost_the_same_are_measured_once(self) -> None:
         names = [variant.name for variant in model_costs.variants_with_costs()]
         assert names[0] == "baseline"
-        assert {"1-head", "words", "float32", "batch-1024", "recurrent-additive"} <= {*names}
+        assert ("bfloat16" in names) == processor_has_bfloat16()
+        assert {"1-head", "words", "batch-1024", "recurrent-additive"} <= {*names}
         assert not {"no-dropout", "ema", "baseline-tuned", "rotary-2300-steps", "news-best"} & {*names}
 
     def test_a_variant_without_a_row_has_empty_columns(self) -> None:

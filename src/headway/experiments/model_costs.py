@@ -1,10 +1,10 @@
 """Costs of whole models: the pool's variants relative to the baseline, and two model families over batch and length.
 
 Costs do not depend on what a model has learned, so all models here have random weights. A step is one of training, with
-batches of the corpus, in bfloat16 where the processor has it. Decoding translates the first 64 sentences of the test
-set with a beam of 4, each to the length of its reference, in 8-bit integers where the search supports the variant and
-otherwise in float32. Memory is what a step needs for weights, gradients, Adam's moments, and the activations that
-autograd saves. Variants that differ from the baseline only in seeds, schedule, smoothing or dropout have no row.
+batches of the corpus, in float32. Decoding translates the first 64 sentences of the test set with a beam of 4, each to
+the length of its reference, in 8-bit integers where the search supports the variant and otherwise in float32. Memory is
+what a step needs for weights, gradients, Adam's moments, and the activations that autograd saves. Variants that differ
+from the baseline only in seeds, schedule, smoothing or dropout have no row.
 
 Models take turns: one step of each, then the next round. So other load that lasts longer than a round affects them
 equally. In each round, the baseline has several turns. Ratios are medians over rounds, with 95 % intervals.
@@ -71,11 +71,7 @@ class UntrainedModel:
     """A model of the pool with random weights, and the computations that are measured."""
 
     def __init__(self, variant: Variant, corpus: Path, work: Path, *, is_fast: bool = True) -> None:
-        sections = merge_sections(
-            {"training": {"precision": "bfloat16" if processor_has_bfloat16() else "float32"}},
-            recipe_sections(variant, 1, None),
-            {"data": pair_files(corpus)},
-        )
+        sections = merge_sections(recipe_sections(variant, 1, None), {"data": pair_files(corpus)})
         folder = work / f"prepared-{fingerprint(sections['tokenizer'], sections['data'])[:10]}"
         recipe = complete_recipe(parse_recipe(sections, variant.name), folder)
         task = task_of(recipe)
@@ -132,8 +128,8 @@ def variants_with_costs() -> list[Variant]:
     for variant in sorted(VARIANTS, key=lambda variant: "steps" in variant.changes.get("training", {})):
         sections = recipe_sections(variant, 1, None)
         sections["model"].pop("dropout", None)
-        key = [sections[name] for name in ("model", "tokenizer", "data")], sections["training"].get("precision")
-        if not variant.classifies:
+        key = [sections[name] for name in ("model", "tokenizer", "data")], sections["training"]["precision"]
+        if not variant.classifies and (key[1] == "float32" or processor_has_bfloat16()):
             firsts.setdefault(repr(key), variant)
     return list(firsts.values())
 

@@ -44,7 +44,7 @@ class Variant:
     name: str
     base: Changes
     changes: Changes = field(default_factory=dict)
-    seeds: int = 4
+    seeds: int = 3
     rates: Sequence[float] = ()
     pairs: int | None = None
     cost: float = 1.0

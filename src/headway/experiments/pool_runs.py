@@ -41,7 +41,6 @@ from headway.experiments.corpus import AG_NEWS, MULTI30K, find_data, pair_files,
 from headway.experiments.experiment import Settings
 from headway.experiments.model_measurements import MEASUREMENTS, TEST, TrainedModel, read_pairs
 from headway.experiments.pool import PoolRun, Variant, all_runs, core_hours, recipe_sections, speeds_of
-from headway.hardware import processor_has_bfloat16
 from headway.jobs.named_leases import NamedLeases
 from headway.models.registry import register
 from headway.predict import Translator
@@ -242,8 +241,6 @@ def _train(run: PoolRun, folder: PoolFolder, settings: Settings) -> PoolRecord:
     rate = folder.chosen_rate(run)
     assert rate is not None
     sections = recipe_sections(run.variant, run.seed, rate)
-    precision = "bfloat16" if processor_has_bfloat16() else "float32"
-    sections["training"] = {"precision": precision, **sections["training"]}
     corpus, data = _data(run, folder, settings)
     record: PoolRecord = {"variant": run.variant.name, "seed": run.seed, "rate": rate, "recipe": sections, "data": data}
     run_folder = folder.run_folder(run.name, record)
