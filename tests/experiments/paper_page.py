@@ -93,9 +93,8 @@ All costs were measured in one sitting ({date}, {hardware}), in turns, with rand
 {precision}; decoding of the first 64 sentences of the test set with a beam of 4, to the lengths of
 the references; and the memory of a step (weights, gradients, optimizer and activations). Classifiers are not
 compared with the baseline, and variants with its layers and batches have no row. Where the search has no 8-bit form, it
-runs in plain PyTorch in float32: `feed-forward-first` has the layers of the baseline, but takes longer. On an Intel
-processor without matrix units (AMX), such as this one, training in float32 is faster than in bfloat16, in which
-all runs of the pool are trained.
+runs in plain PyTorch in float32: `feed-forward-first` has the layers of the baseline, but takes longer. `bfloat16` has
+costs only if the processor has this type.
 
 """
 

@@ -271,16 +271,16 @@ def _missing(claim: ChoiceClaim, recorded: Sequence[int], numbers: Numbers) -> s
     same = {other.key for other in COMPARISONS if other.statistic == claim.statistic} & numbers["effects"].keys()
     sampling = fmean(numbers["effects"][key][1] for key in same) if same else 0.0
     error = math.hypot(spread * error, sampling)
-    finds = f"{detectable(error, freedom, LEVEL / size):.2g} {unit}"
+    finds = f"all would detect a difference of {detectable(error, freedom, LEVEL / size):.2g} {unit}"
     if claim.direction == "equal":
         chance = equality_power(statistic.min_difference, error, freedom, LEVEL / size)
         least = f"{statistic.min_difference:g} {unit}"
-        finds = f"with a chance of {100 * chance:.0f} % that nothing differs by {least}, if nothing does,"
+        finds = f"all would prove a true difference of 0 to be below {least} with a chance of {100 * chance:.0f} %"
     pairs = zip(recorded, claim.sides, strict=True)
     counts = " against ".join(f"{count} of {_VARIANT[name].seeds} seeds" for count, name in pairs)
     return (
-        f"recorded: {counts}{f', and {trials} trials of rates are missing' if trials else ''}; all would detect "
-        f"{finds} at the first of {size} steps if seeds spread by {spread:.2g}, {whose}, "
+        f"recorded: {counts}{f', and {trials} trials of rates are missing' if trials else ''}; {finds} "
+        f"(at the first of {size} steps, with seeds that spread by {spread:.2g}, {whose}), "
         f"after {sum(_measured_core_hours(numbers, missing)):.1f} core hours"
     )
 

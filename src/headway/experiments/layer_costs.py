@@ -126,9 +126,9 @@ def _milliseconds(layers: Mapping[str, nn.Module], x: Tensor, rounds: int) -> di
     return {name: [1e3 * value for value in values] for name, values in time_in_turns(passes, rounds).items()}
 
 
-def _exponent(lengths: Sequence[int], values: Sequence[float]) -> float:
-    """Return the exponent p of the growth n^p, fitted to the last four lengths."""
-    return float(np.polyfit(np.log(lengths[-4:]), np.log(values[-4:]), 1)[0])
+def _exponent(lengths: Sequence[int], values: Sequence[float], last: int = 2) -> float:
+    """Return the exponent p of the growth n^p over the last lengths: two for exact values, four for noisy times."""
+    return float(np.polyfit(np.log(lengths[-last:]), np.log(values[-last:]), 1)[0])
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
@@ -191,7 +191,7 @@ def _judge_restricted(numbers: Numbers) -> Judged:
     """Compare the growth of memory and, for each width, of time."""
     lengths, grows, words = numbers["lengths"], dict[str, list[float]](), list[str]()
     for kind in (CORE, RESTRICTED):
-        times = [_exponent(lengths, column) for column in zip(*numbers["times"][kind], strict=True)]
+        times = [_exponent(lengths, column, last=4) for column in zip(*numbers["times"][kind], strict=True)]
         memory = _exponent(lengths, numbers["kept"][kind])
         words.append(f"{kind}: time n^{min(times):.2f} to n^{max(times):.2f}, memory n^{memory:.2f}")
         grows[kind] = [*times, memory]
