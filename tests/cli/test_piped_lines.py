@@ -51,7 +51,11 @@ def test_a_line_is_answered_before_the_next_one_is_written(call: str, folders: d
     start, first, second = conversation.written
     assert 0 == start < first < second == len(ended.out.encode())
     at_once = run(*words, stdin=b"das [MASK] Haus\nder [MASK] Baum\n")
-    assert at_once.out == ended.out
+    if words[0] == "score":  # a batch of two is summed in another order than two batches of one
+        numbers, expected = (list(map(float, output.split())) for output in (at_once.out, ended.out))
+        assert numbers == pytest.approx(expected, abs=2e-3)
+    else:
+        assert at_once.out == ended.out
 
 
 def test_a_prompt_from_a_pipe_is_continued(folders: dict[str, Path]) -> None:
