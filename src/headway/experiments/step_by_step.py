@@ -115,10 +115,8 @@ def draw(numbers: Numbers) -> Figure:
     bleu.margins(y=0.25)
     bleu.legend(loc="upper left")
     label(bleu, "Quality", "beam size", "BLEU (test set)", log="x", xticks=BEAM_SIZES)
-    for number, (seed, row) in enumerate(zip(numbers["seeds"], numbers["log_probs"], strict=True)):
-        likely.plot(BEAM_SIZES, row, f"C{number}o-", label=f"model with seed {seed}")
+    for row in numbers["log_probs"]:
+        likely.plot(BEAM_SIZES, row, "C0o-", linewidth=1)
     what = "mean log-probability of a translation (nats)"
-    label(likely, "Probability", "beam size", what, log="x", xticks=BEAM_SIZES)
-    if numbers["seeds"]:
-        likely.legend(loc="lower right")
+    label(likely, "Probability (a line for each model)", "beam size", what, log="x", xticks=BEAM_SIZES)
     return picture
