@@ -30,8 +30,8 @@ _BACKWARD_HOOKS = {
 def _usable(name: str, has_usual_effect: Callable[[], bool], consequence: str) -> bool:
     """Return whether an undocumented name has its usual effect. If not, warn about the consequence."""
     try:
-        # Not on the default device, which is "meta" while a model is built without weights, and not in autocast's type:
-        # without AVX-512, PyTorch has no LSTM in bfloat16.
+        # Not on the default device, which is "meta" while a model is built without weights. Without autocast, because
+        # PyTorch's LSTM does not support bfloat16 on processors without AVX-512.
         with torch.device("cpu"), torch.autocast("cpu", enabled=False):
             if has_usual_effect():
                 return True

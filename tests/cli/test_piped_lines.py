@@ -53,7 +53,8 @@ def test_a_line_is_answered_before_the_next_one_is_written(call: str, folders: d
     at_once = run(*words, stdin=b"das [MASK] Haus\nder [MASK] Baum\n")
     if words[0] == "score":  # a batch of two is summed in another order than two batches of one
         numbers, expected = (list(map(float, output.split())) for output in (at_once.out, ended.out))
-        assert numbers == pytest.approx(expected, abs=2e-3)
+        assert numbers == pytest.approx(expected, abs=1.1e-4)  # one unit of the last digit
+        assert at_once.out.count("\n") == ended.out.count("\n")
     else:
         assert at_once.out == ended.out
 

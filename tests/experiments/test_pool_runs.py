@@ -70,10 +70,7 @@ def test_every_recipe_is_valid_and_differs_from_the_baseline() -> None:
     recipes = dict[str, str]()
     for run in all_runs():
         sections = recipe_sections(run.variant, run.seed, run.rate)
-        assert sections["training"]["precision"] in (
-            "bfloat16",
-            "float32",
-        )  # never "auto"
+        assert sections["training"]["precision"] in ("bfloat16", "float32")  # never "auto"
         names = ["a.tsv"] if run.variant.classifies else ["a", "b"]
         sections["data"] |= {"train": [{"files": names}], "dev": {"files": names}}
         recipes[run.name] = parse_recipe(sections, run.name).model_dump_json() + str(run.variant.pairs)

@@ -274,9 +274,9 @@ def _missing(claim: ChoiceClaim, recorded: Sequence[int], numbers: Numbers) -> s
     error = math.hypot(spread * error, sampling)
     finds = f"all would detect a difference of {detectable(error, freedom, LEVEL / size):.2g} {unit}"
     if claim.direction == "equal":
-        chance = equality_power(statistic.min_difference, error, freedom, LEVEL / size)
+        percent = round(100 * equality_power(statistic.min_difference, error, freedom, LEVEL / size))
         least = f"{statistic.min_difference:g} {unit}"
-        finds = f"all would prove a true difference of 0 to be below {least} with a chance of {100 * chance:.0f} %"
+        finds = f"if the true difference is 0, all would detect with a chance of {percent} % that it is below {least}"
     pairs = zip(recorded, claim.sides, strict=True)
     counts = " against ".join(f"{count} of {_VARIANT[name].seeds} seeds" for count, name in pairs)
     return (
