@@ -200,7 +200,7 @@ class _Placement:
         links = {(i, j) for i, j in translation.links if i < rows and j < columns}
         if not links and columns:  # no alignment: assume the order of the source
             links = {(i, min(columns - 1, round(i * columns / rows))) for i in range(rows)}
-        self._targets: list[list[int]] = [[] for _ in self._source]
+        self._targets: list[list[int]] = [[] for _ in self._source]  # aligned words, in ascending order
         self._sources: list[list[int]] = [[] for _ in self._target]
         for i, j in sorted(links):
             self._targets[i].append(j)
@@ -321,7 +321,8 @@ class _Placement:
             if end <= target[0] or start >= target[1] or j in taken:
                 total, begin = 0.0, None
                 continue
-            score = 2 * sum(i in inside for i in sources) / len(sources) - 1 if sources else _UNALIGNED
+            enclosed = bisect_left(sources, inside.stop) - bisect_left(sources, inside.start)
+            score = 2 * enclosed / len(sources) - 1 if sources else _UNALIGNED
             if begin is None or total <= 0:
                 total, begin = 0.0, j
             total += score
