@@ -118,5 +118,5 @@ def draw(numbers: Numbers) -> Figure:
     for row in numbers["log_probs"]:
         likely.plot(BEAM_SIZES, row, "C0o-", linewidth=1)
     what = "mean log-probability of a translation (nats)"
-    label(likely, "Probability (a line for each model)", "beam size", what, log="x", xticks=BEAM_SIZES)
+    label(likely, "Probability (each model)", "beam size", what, log="x", xticks=BEAM_SIZES)
     return picture
