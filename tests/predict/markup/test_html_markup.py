@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
+from hostile_texts import assert_linear
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marked_texts import aligned, copied
 
 from headway.errors import ConfigError
+from headway.predict.markup.document import Document
 from headway.predict.markup.html import MarkupKind, MarkupOptions, _tokenize, parse_markup
 from headway.predict.markup.mark_placement import AlignedText, render_document
 
@@ -112,16 +113,30 @@ REPEATED = [
 ]
 
 
+def _parsed(source: str) -> Document:
+    return parse_markup(source, MarkupOptions(kind="html", attributes=("title",)))
+
+
+def _rendered(document: Document) -> str:
+    return render_document(document, [AlignedText("a") for _ in document.segments])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("unit", REPEATED)
 def test_the_time_is_linear(unit: str) -> None:
     """Anyone may send any text. 100,000 characters take a second, instead of minutes."""
-    options = MarkupOptions(kind="html", attributes=("title",))
-    started = time.process_time()
-    document = parse_markup((unit * 100_000)[:100_000] + "a", options)
-    copied(document)
-    render_document(document.without_placeholders(), [AlignedText("a") for _ in document.segments])
-    assert time.process_time() - started < 15
+
+    def translate(source: str) -> None:
+        document = _parsed(source)
+        copied(document)
+        _rendered(document.without_placeholders())
+
+    assert_linear(translate, lambda size: unit * (size // len(unit)) + "a", repr(unit), size=10_000, negligible_s=0.05)
+
+
+@pytest.mark.slow
+def test_the_time_of_many_pairs_around_one_word_is_linear() -> None:
+    assert_linear(_rendered, lambda size: _parsed("<b>a</b> " * (size // 9)), "rendering", 25_000, negligible_s=0.05)
 
 
 TEXTS = st.lists(
