@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from statistics import fmean, stdev
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -288,25 +289,26 @@ def _missing(claim: ChoiceClaim, recorded: Sequence[int], numbers: Numbers) -> s
 
 def draw(numbers: Numbers) -> Figure:
     """Draw the effects in units of the smallest difference of interest."""
-    picture, (effects,) = subplots(TITLE, size=(13.0, 10.0))
     judged = judge(numbers)
     known = [
-        (claim, tested.effect.interval(), tested.min_difference, settled.outcome)
-        for claim, tested, settled in list(zip(COMPARISONS, judged, settle([judged])[0], strict=True))[::-1]
+        (claim.text, tested.effect.interval(), tested.min_difference, settled.outcome)
+        for claim, tested, settled in list(zip(CLAIMS, judged, settle([judged])[0], strict=True))[::-1]
         if isinstance(tested, Tested)
     ]
+    picture, (effects,) = subplots(TITLE, size=(13.0, 3.0 + 0.38 * len(known)))
     effects.axvspan(-1, 1, color="#000000", alpha=0.08, linewidth=0, label="too small to matter")
     for row, (_, found, smallest, outcome) in enumerate(known):
         low, middle, high = (value / smallest for value in (found.low, found.value, found.high))
         bars: Any = {"xerr": [[middle - low], [high - middle]], "fmt": "o", "color": _COLORS[outcome]}
-        effects.errorbar(middle, row, **bars, label=outcome)
-    effects.set_yticks(range(len(known)), [f"{claim.variant}, {claim.statistic}" for claim, *_ in known], fontsize=10)
+        effects.errorbar(middle, row, **bars, label=outcome + " 1" * outcome.endswith("above"))
+    effects.set_yticks(range(len(known)), [fill(text, 75) for text, *_ in known], fontsize=10)
+    effects.set_ylim(-0.7, len(known) - 0.3)
     if not known:
         effects.set_xlim(-3, 3)
         effects.annotate("no claim has all of its runs yet", (0.5, 0.5), xycoords="axes fraction", ha="center")
     effects.set_xscale("symlog", linthresh=3)
     effects.set_xticks([-30, -3, -1, 0, 1, 3, 30], ["−30", "−3", "−1", "0", "1", "3", "30"])
     what = "effect, in smallest differences of interest (positive: as claimed)"
-    label(effects, "Effects (95 %, before the correction for many claims)", what, "variant, statistic")
+    label(effects, "Effects (95 %, before the correction for many claims)", what, "claim")
     shared_legend(picture, effects)
     return picture
