@@ -202,6 +202,8 @@ def _judge(claim: ChoiceClaim, numbers: Numbers) -> Verdict | Tested:
     diverged = [sum(run["diverged"] for run in side) for side in sides]
     if any(diverged):
         return _judge_divergence(claim, diverged, planned)
+    if claim.key not in numbers["effects"]:
+        return Verdict("not decidable here", "the claim is newer than the numbers; measure again", regime=claim.regime)
     (value, error, freedom), sampling = numbers["effects"][claim.key]
     sign = statistic.sign * (-1 if claim.direction == "worse" else 1)
     effect = add_variance(Effect(sign * value, error, freedom), Effect(0.0, sampling, len(numbers["runs"])))

@@ -230,7 +230,8 @@ def _how(experiment: Experiment, settings: Settings) -> dict[str, Any]:
         "seeds": list(settings.seeds),
         "code": code_hash(experiment.measure),
         "data": None if data is None else settings.content_hash(*(data / name for name in experiment.data_files)),
-        "pool": settings.content_hash(pool) if pool else None,
+        # What is computed from the records is named by the claims.
+        "pool": settings.content_hash(pool, Path(__file__).with_name("claims.toml")) if pool else None,
     }
 
 
