@@ -172,6 +172,14 @@ def test_a_choice_without_all_of_its_runs_says_what_they_take() -> None:
     assert "after 0.6 core hours" in verdict.reason
 
 
+def test_a_claim_that_is_newer_than_the_numbers_is_open() -> None:
+    numbers = choice_numbers()
+    del numbers["effects"][choices.COMPARISONS[1].key]
+    (verdicts,) = settle([choices.judge(numbers)])
+    assert (verdicts[1].outcome, verdicts[0].outcome) == (OPEN, EQUAL)
+    assert "measure again" in verdicts[1].reason
+
+
 def test_the_choice_of_sentences_is_resampled_for_all_seeds_at_once(tmp_path: Path) -> None:
     """Each block has one token, so the error of a mean cost is its standard deviation over the root of their number."""
     for file in (tmp_path / "data" / name for name in MULTI30K):
