@@ -106,6 +106,7 @@ TITLE, CLAIMS = "Which choices matter", tuple(comparison.claim for comparison in
 DATA_FILES, READS_POOL = MULTI30K, True
 _CAPTIONS = {"loss": "loss (nats per token)", "bleu": "BLEU", "error": "error (%)"}  # of statistics in the table
 _COLORS = {"reproduced": "C0", "opposite here": "C1", "no difference above": "C2", "not decidable here": "#777777"}
+_LEGEND = {"no difference above": "no difference above 1"}
 _VARIANT = {variant.name: variant for variant in VARIANTS}
 _GROUP_SIZES = Counter(claim.group for claim in COMPARISONS)
 
@@ -268,24 +269,24 @@ def _missing(claim: ChoiceClaim, recorded: Sequence[int], numbers: Numbers) -> s
         error, freedom = planned_error(*map(list, zip(*plan, strict=True)))
     statistic, size = STATISTICS[claim.statistic], _GROUP_SIZES[claim.group]
     unit = statistic.unit.partition(",")[0]
-    spread, whose = ASSUMED_SPREAD * statistic.min_difference, "which is assumed"
+    spread, whose = ASSUMED_SPREAD * statistic.min_difference, "an assumption"
     for name in (claim.gate[0], claim.baseline):
         if len(seen := _values(numbers["runs"], name, claim.statistic)) >= 3:
-            spread, whose = stdev(seen), f"as those of {name} do"
+            spread, whose = stdev(seen), f"as for {name}"
     same = {other.key for other in COMPARISONS if other.statistic == claim.statistic} & numbers["effects"].keys()
     sampling = fmean(numbers["effects"][key][1] for key in same) if same else 0.0
     error = math.hypot(spread * error, sampling)
-    finds = f"all would detect a difference of {detectable(error, freedom, LEVEL / size):.2g} {unit}"
+    finds = f"a difference of {detectable(error, freedom, LEVEL / size):.2g} {unit}"
     if claim.direction == "equal":
         percent = round(100 * equality_power(statistic.min_difference, error, freedom, LEVEL / size))
         least = f"{statistic.min_difference:g} {unit}"
-        finds = f"if the true difference is 0, all would detect with a chance of {percent} % that it is below {least}"
+        finds = f"with a probability of {percent} % that a true difference of 0 is below {least}"
     pairs = zip(recorded, claim.sides, strict=True)
     counts = " against ".join(f"{count} of {_VARIANT[name].seeds} seeds" for count, name in pairs)
     return (
-        f"recorded: {counts}{f', and {trials} trials of rates are missing' if trials else ''}; {finds} "
-        f"(at the first of {size} steps, with seeds that spread by {spread:.2g}, {whose}), "
-        f"after {sum(_measured_core_hours(numbers, missing)):.1f} core hours"
+        f"recorded: {counts}{f', and {trials} trials of learning rates are missing' if trials else ''}; "
+        f"after {sum(_measured_core_hours(numbers, missing)):.1f} core hours of training, all runs would detect "
+        f"{finds} (at the first of Holm's {size} steps; standard deviation between seeds: {spread:.2g}, {whose})"
     )
 
 
@@ -302,7 +303,7 @@ def draw(numbers: Numbers) -> Figure:
     for row, (_, found, smallest, outcome) in enumerate(known):
         low, middle, high = (value / smallest for value in (found.low, found.value, found.high))
         bars: Any = {"xerr": [[middle - low], [high - middle]], "fmt": "o", "color": _COLORS[outcome]}
-        effects.errorbar(middle, row, **bars, label=outcome + " 1" * outcome.endswith("above"))
+        effects.errorbar(middle, row, **bars, label=_LEGEND.get(outcome, outcome))
     effects.set_yticks(range(len(known)), [fill(text, 75) for text, *_ in known], fontsize=10)
     effects.set_ylim(-0.7, len(known) - 0.3)
     if not known:

@@ -149,7 +149,8 @@ def verdict(
         return found("not decidable here", regime.obstacle + cost)
     if -smallest < interval.inner_low and interval.inner_high < smallest:
         sure = "a difference is certain, but it is" if certain else "the difference is"
-        return found("no difference above", f"{sure} smaller than {smallest:g}")
+        inner = f"[{interval.inner_low:.3g}, {interval.inner_high:.3g}]"
+        return found("no difference above", f"{sure} smaller than {smallest:g} (interval for equivalence: {inner})")
     if certain and not equal and interval.low > 0:
         return found("reproduced", "the whole interval is above 0")
     if certain:
