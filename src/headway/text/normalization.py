@@ -2,14 +2,15 @@
 
 Three steps, in this order:
 
-1. Invisible characters are removed: control characters, and code points that are not displayed (Unicode property
+1. Characters are composed: Unicode's Normalization Form C (Unicode Standard Annex 15). Canonically equivalent texts
+   become equal. Compatibility forms, such as full-width letters, are not changed.
+2. Invisible characters are removed: control characters, and code points that are not displayed (Unicode property
    Default_Ignorable_Code_Point), such as the zero-width space, the byte order mark, the soft hyphen and directional
    marks. They are kept if a script or an emoji needs them: zero-width joiners and non-joiners next to letters of
    joining scripts, such as Arabic and Devanagari; joiners, variation selectors and tags in emoji; variation selectors
    after Han characters and symbols; Mongolian variation selectors; and zero-width spaces between letters of scripts
-   that are written without spaces, where they separate words.
-2. Characters are composed: Unicode's Normalization Form C (Unicode Standard Annex 15). Canonically equivalent texts
-   become equal. Compatibility forms, such as full-width letters, are not changed.
+   that are written without spaces, where they separate words. What is left is composed again, because a removed
+   character can stand between a letter and its mark.
 3. Runs of spaces in a line, tabs and wide spaces, such as the em space, are replaced with a single space. A run that
    consists only of no-break, thin or ideographic spaces is replaced with its first character, so single characters of
    this kind are not changed. White space at both ends is removed. Line breaks inside the text are kept.
@@ -99,7 +100,7 @@ def normalize_characters(text: str) -> str:
     """Return a text with normalized characters and unchanged white space (steps 1 and 2)."""
     if text.isascii() and text.isprintable():
         return text
-    return unicodedata.normalize("NFC", remove_invisible(text))
+    return unicodedata.normalize("NFC", remove_invisible(unicodedata.normalize("NFC", text)))
 
 
 def collapse_spaces(text: str) -> str:
@@ -108,7 +109,7 @@ def collapse_spaces(text: str) -> str:
 
 
 def remove_invisible(text: str) -> str:
-    """Return a text without unnecessary invisible characters (step 1)."""
+    """Return a text without unnecessary invisible characters (step 2, without composition)."""
     return text if _VISIBLE.fullmatch(text) else _remove_needless(text)
 
 
@@ -169,6 +170,7 @@ def original_pieces(text: str, pieces: Sequence[str]) -> list[str]:
     """
     form, origins = text, list(range(len(text) + 1))
     for pattern, replacement in (
+        (_cluster(), _composed),
         (_needed_or_invisible(), _needed),
         (_cluster(), _composed),
         (_RUN, _space),
@@ -230,17 +232,19 @@ def _nothing(match: Any) -> str:
 @cache
 def _needed_or_invisible() -> Any:
     """Return a pattern that matches invisible characters. Group 1 matches if the character is needed in its context."""
-    joining, unspaced = _letters_of(_JOINING.split()), _letters_of(_WITHOUT_SPACES.split())
+    joining, unspaced, mongolian = (_letters_of(scripts.split()) for scripts in (_JOINING, _WITHOUT_SPACES, "Mong"))
     pictograph, tags = r"\p{Extended_Pictographic}", "[\U000e0020-\U000e007e]+\U000e007f"
+    # Normalization orders the marks of a letter by their classes, so any of them can stand next to the character.
+    marks = rf"[\p{{M}}--[{_INVISIBLE}]]*"
     needed = (
-        rf"(?<={joining})\u200c(?=\u200c*{joining})",
-        rf"(?<={joining})\u200d|\u200d(?={joining})",
+        rf"(?<={joining}{marks})\u200c(?=\u200c*{marks}{joining})",
+        rf"(?<={joining}{marks})\u200d|\u200d(?={marks}{joining})",
         rf"(?<={pictograph}\ufe0f?|\p{{Emoji_Modifier}})\u200d(?={pictograph})",
         rf"(?<={pictograph})[\ufe0e\ufe0f]|(?<=[0-9#*])[\ufe0e\ufe0f](?=\u20e3)",
-        r"(?<=[\p{Han}\p{Sm}\p{So}\p{Phag}\p{Mymr}])[\ufe00-\ufe0f\U000e0100-\U000e01ef]",
-        r"(?<=\p{Mong})[\u180b-\u180f]|\u180e(?=\p{Mong})",
+        rf"(?<=[\p{{Han}}\p{{Sm}}\p{{So}}\p{{Phag}}\p{{Mymr}}]{marks})[\ufe00-\ufe0f\U000e0100-\U000e01ef]",
+        rf"(?<={mongolian}{marks})[\u180b-\u180f]|\u180e(?={mongolian})",
         rf"(?<=\U0001f3f4){tags}",
-        rf"(?<={unspaced})\u200b(?=\u200b*{unspaced})",
+        rf"(?<={unspaced}{marks})\u200b(?=\u200b*{marks}{unspaced})",
     )
     return _regex(rf"({'|'.join(needed)})|[{_INVISIBLE}]")
 
