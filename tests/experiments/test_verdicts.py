@@ -138,6 +138,26 @@ class TestEffects:
         expected = stats.ttest_ind(values[0, 8:], values[0, :8], equal_var=False)
         assert p_values([0] * 8 + [1] * 6, [*range(8), *range(6)], values)[0, 0] == pytest.approx(expected.pvalue)
 
+    def test_a_variant_that_spreads_more_does_not_hide_the_others(self) -> None:
+        """Of three seeds each, one variant is compared by Welch's test, and the others as if it were not there."""
+        random = np.random.default_rng(5)
+        values = 0.01 * random.standard_normal((1, 15)) + np.repeat([0, 0.1, 0.2, 0.3, 0.4], 3)
+        wild = values + np.where(np.arange(15) // 3 == 2, 30 * random.standard_normal(15), 0)
+        variants, seeds = np.repeat(np.arange(5), 3).tolist(), [1, 2, 3] * 5
+        others = [run for run in range(15) if variants[run] != 2]
+        alone = seed_effects([variants[run] for run in others], [seeds[run] for run in others], values[:, others])
+        for found, expected in zip(seed_effects(variants, seeds, wild), alone, strict=True):
+            assert found[0, [0, 2, 3]] == pytest.approx(expected[0])
+        welch = stats.ttest_ind(wild[0, 6:9], wild[0, :3], equal_var=False)
+        assert p_values(variants, seeds, wild)[0, 1] == pytest.approx(welch.pvalue)
+
+    @pytest.mark.parametrize("spreads", [[1, 2, 1, 1, 1], [1, 1, 6, 1, 1], [3, 1, 1, 1, 1], [5, 1, 25, 0.3, 1]])
+    def test_unequal_variances_at_most_double_false_alarms(self, spreads: list[float]) -> None:
+        """Of claims about five variants with three seeds each: so few tell little about variances."""
+        values = np.random.default_rng(6).standard_normal((EXPERIMENTS, 15)) * np.repeat(spreads, 3)
+        found = p_values(np.repeat(np.arange(5), 3).tolist(), [1, 2, 3] * 5, values)
+        assert (found <= holm(found)).any(-1).mean() <= 2 * LEVEL
+
     def test_the_choice_of_sentences(self) -> None:
         """For sentences of one length, the error of a mean is its standard deviation over the root of their number."""
         differences = np.random.default_rng(3).normal(0, 2, 1000)
@@ -198,10 +218,11 @@ class TestCorrections:
         assert paired == pytest.approx((math.sqrt(2 / 3), 2))
 
     def test_the_stated_sizes(self) -> None:
-        """8 seeds against 4 that spread by 0.35 and share no effect: 0.61 alone, and 0.75 at the first of five steps.
+        """8 seeds against 4 that spread by 0.35 and share no effect: 0.66 alone, and 0.79 at the first of five steps.
 
-        For 80 %, (1.96 + 0.84) and (2.58 + 0.84) errors, and a little more for 100 degrees of freedom.
+        For a power of 86 %, (1.96 + 1.08) and (2.58 + 1.08) errors, and a little more for 100 degrees of freedom. 80 %
+        are left in the cases in which variances differ by chance.
         """
         error = 0.35 * math.sqrt(1 / 8 + 1 / 4)
-        assert detectable(error, 100) == pytest.approx(0.61, abs=0.01)
-        assert detectable(error, 100, LEVEL / 5) == pytest.approx(0.75, abs=0.01)
+        assert detectable(error, 100) == pytest.approx(0.66, abs=0.01)
+        assert detectable(error, 100, LEVEL / 5) == pytest.approx(0.79, abs=0.01)

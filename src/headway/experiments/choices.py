@@ -10,9 +10,9 @@ tokens, so that vocabularies can be compared. 0.03 nats, about half a point of B
 interest. BLEU (beam 4, length penalty 0.6) decides where a change affects calibration or the vocabulary. Differences
 have two sources of chance, seeds and sentences, and both are in the intervals.
 
-Nothing is decided before the baseline of a group of claims passes its gate: 35 BLEU for translation, 1.1 times the
-recipe's error for classification. Models that are trained for less show how fast something is learned, not how good it
-is. What lacks runs names their number and the hours that they take.
+Nothing is decided before a gate is passed: 35 BLEU of the baseline for translation, 1.1 times the recipe's error for
+classification. Models with half the steps or 5,000 pairs are weaker than that and have no gate of their own: they show
+how fast something is learned. What lacks runs names their number and the hours that they take.
 
 The figure shows each effect in units of the smallest difference of interest, with its 95 % interval before the
 correction for multiple claims. An effect right of zero agrees with its claim. Colors: this experiment's verdicts.
@@ -106,7 +106,6 @@ TITLE, CLAIMS = "Which choices matter", tuple(comparison.claim for comparison in
 DATA_FILES, READS_POOL = MULTI30K, True
 _CAPTIONS = {"loss": "loss (nats per token)", "bleu": "BLEU", "error": "error (%)"}  # of statistics in the table
 _COLORS = {"reproduced": "C0", "opposite here": "C1", "no difference above": "C2", "not decidable here": "#777777"}
-_LEGEND = {"no difference above": "no difference above 1"}
 _VARIANT = {variant.name: variant for variant in VARIANTS}
 _GROUP_SIZES = Counter(claim.group for claim in COMPARISONS)
 
@@ -215,9 +214,8 @@ def _judge(claim: ChoiceClaim, numbers: Numbers) -> Verdict | Tested:
     if remaining > 0:
         num_seeds = math.ceil(planned[0] / remaining)
         cost = f"{num_seeds} seeds and {num_seeds * sum(hours):.0f} core hours to detect half of that"
-    what = f"{statistic.unit}{', sign reversed' * (sign < 0)}"
-    if claim.baseline:
-        what = f"{statistic.unit}, {' minus '.join(claim.sides if sign > 0 else claim.sides[::-1])}"
+    sides_in_order = " minus ".join(claim.sides if sign > 0 else claim.sides[::-1])
+    what = statistic.unit + (f", {sides_in_order}" if claim.baseline else ", sign reversed" * (sign < 0))
     return Tested(effect, statistic.min_difference, Regime(claim.regime, "", cost), what, is_equal, claim.group)
 
 
@@ -303,7 +301,7 @@ def draw(numbers: Numbers) -> Figure:
     for row, (_, found, smallest, outcome) in enumerate(known):
         low, middle, high = (value / smallest for value in (found.low, found.value, found.high))
         bars: Any = {"xerr": [[middle - low], [high - middle]], "fmt": "o", "color": _COLORS[outcome]}
-        effects.errorbar(middle, row, **bars, label=_LEGEND.get(outcome, outcome))
+        effects.errorbar(middle, row, **bars, label=outcome.replace("above", "above 1"))
     effects.set_yticks(range(len(known)), [fill(text, 75) for text, *_ in known], fontsize=10)
     effects.set_ylim(-0.7, len(known) - 0.3)
     if not known:

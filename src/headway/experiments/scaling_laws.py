@@ -215,24 +215,26 @@ def _lowest(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
 def judge(numbers: Numbers) -> tuple[Tested, ...]:
     """Judge by the fitted exponents of all seeds."""
     fits = numbers["fits"]
-    loss, size = mean_effect([-fit["loss"][0] for fit in fits]), mean_effect([fit["size"][0] for fit in fits])
+    losses, best_sizes = ([sign * fit[key][0] for fit in fits] for sign, key in ((-1, "loss"), (1, "size")))
     at_end = [best["at_end"] for fit in fits for best in fit["best"]]
     note = f"the smallest or largest size was the best in {sum(at_end)} of {len(at_end)} cases"
     more = f"{4 * len(fits)} seeds and {4 * len(fits) * HOURS_PER_SEED:.0f} core hours to detect half of that"
     regime = Regime("8,000 to 560,000 weights with embeddings, characters of novels", "", more)
     sizes = Regime(regime.conditions, note, "more sizes") if sum(at_end) > _MAX_AT_END * len(at_end) else regime
-    quantity = f"exponent of the best size, {size.value:.2f}, {{}} ({note})"
+    quantity = f"exponent of the best size, {fmean(best_sizes):.2f}, {{}} ({note})"
     bend = mean_effect([fit["bend"] for fit in fits])
-    equal, below = size.minus(HOFFMANN_SIZE), size.minus(KAPLAN_SIZE).negative()
+    loss = mean_effect([exponent - KAPLAN_LOSS for exponent in losses])
+    equal = mean_effect([exponent - HOFFMANN_SIZE for exponent in best_sizes])
+    below = mean_effect([KAPLAN_SIZE - exponent for exponent in best_sizes])
     ends = "exponent of the loss with the most compute minus that with the least"
     straight = Tested(bend, MAX_LOSS_EXPONENT_GAP, regime, ends, equal=True)
     is_straight = straight.verdict(LEVEL / 4).outcome == "no difference above"  # Holm's first step
     obstacle = "" if is_straight else "it is not certain that the line is straight"
     line = Regime(regime.conditions, obstacle, more if is_straight else "what the claim before this one takes")
-    published = f"exponent of the loss, {loss.value:.3f}, minus {KAPLAN_LOSS:.3f}"
+    published = f"exponent of the loss, {fmean(losses):.3f}, minus {KAPLAN_LOSS:.3f}"
     return (
         straight,
-        Tested(loss.minus(KAPLAN_LOSS), MAX_LOSS_EXPONENT_GAP, line, published, equal=True),
+        Tested(loss, MAX_LOSS_EXPONENT_GAP, line, published, equal=True),
         Tested(equal, MAX_SIZE_EXPONENT_GAP, sizes, quantity.format(f"minus {HOFFMANN_SIZE}"), equal=True),
         Tested(below, MAX_SIZE_EXPONENT_GAP, sizes, quantity.format(f"below {KAPLAN_SIZE}")),
     )
