@@ -6,6 +6,7 @@ import unicodedata
 from time import process_time
 
 import pytest
+from hostile_texts import assert_linear
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -80,6 +81,8 @@ def test_the_normal_form(text: str, normal: str) -> None:
         "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f",  # the flag of England
         "葛\U000e0100城市",
         "ᠮᠣᠩ\u180bᠭᠣᠯ",
+        "ᠠ\u180b\u200d",
+        "🙂\u200d↔️",
         "ភាសា\u200bខ្មែរ",
     ],
 )
@@ -98,6 +101,9 @@ def test_what_a_script_or_an_emoji_needs_stays(text: str) -> None:
         "1\ufe0f",
         "a\U000e0067b",
         "ab\u200bภา",
+        "a\u200d\u0301क",
+        "ก\u200b\u0301ก",
+        "一\u0301\ufe00",
     ],
 )
 def test_what_no_script_needs_goes(text: str) -> None:
@@ -110,6 +116,7 @@ def test_what_no_script_needs_goes(text: str) -> None:
 @example("=\u0338\ufe00")  # composed, it is a symbol with a variant
 @example("\u0308\ufeff\u1039\ufe00")
 @example("\u180b\u180b")
+@example("\u00a9\u200d\u2194\ufeff\u0338")  # what is left composes to another symbol
 def test_a_normal_form_is_its_own_and_equal_for_equivalent_texts(text: str) -> None:
     normal = normalize(text)
     assert normalize(normal) == normal == normalize(unicodedata.normalize("NFD", text))
@@ -158,6 +165,26 @@ def test_one_invisible_character_costs_little() -> None:
     spaces = min(seconds(text.replace(" ", "  ")) for _ in range(9))
     for invisible in ("\u200b", "\u00ad", "\u200d"):
         assert min(seconds(f"{text[:20]}{invisible}{text[20:]}") for _ in range(9)) < 5 * spaces
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        ("a", "\u0301", "\u200d"),
+        ("क", "\u094d", "\ufeff"),
+        ("क\u200c", "\u0301", "a"),
+        ("क", "\u200c", "\u0301a"),
+        ("क", "\u200d\u0301", ""),
+        ("©\u200d", "↔\ufeff", "\u0338"),
+        ("ᠠ", "\u180b\u200d", ""),
+        ("ก\u200b", "\u0e31\u200b", "ก"),
+    ],
+)
+def test_many_marks_and_invisible_characters_take_linear_time(parts: tuple[str, str, str]) -> None:
+    first, repeated, last = parts
+    make = lambda size: first + repeated * size + last  # noqa: E731
+    for run in (normalize, split_surrounding_space, lambda text: original_pieces(text, [normalize(text)])):
+        assert_linear(run, make, repr(parts))
 
 
 def test_pieces_of_something_else_stay_as_they_are() -> None:

@@ -11,7 +11,7 @@ interest. BLEU (beam 4, length penalty 0.6) decides where a change affects calib
 have two sources of chance, seeds and sentences, and both are in the intervals.
 
 Nothing is decided before a gate is passed: 35 BLEU of the baseline for translation, 1.1 times the recipe's error for
-classification. Models with half the steps or 5,000 pairs are weaker than that and have no gate of their own: they show
+classification. Models with half the steps or 5,000 pairs are weaker than their gate, the full baseline's: they show
 how fast something is learned. What lacks runs names their number and the hours that they take.
 
 The figure shows each effect in units of the smallest difference of interest, with its 95 % interval before the

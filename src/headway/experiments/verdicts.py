@@ -228,7 +228,7 @@ def _quantile(probability: float, freedom: float) -> float:
 
 
 def detectable(error: float, freedom: float, level: float = LEVEL) -> float:
-    """Return the true difference that a two-sided t test at ``level`` finds with a probability of 80 %.
+    """Return the true difference that a two-sided t test at ``level`` finds with a probability of at least 80 %.
 
     The noncentral t distribution gives the power exactly.
     """
@@ -325,7 +325,7 @@ def seed_effects(variants: Sequence[int], seeds: Sequence[int], values: Array) -
         effects[found] = data @ differences.T
         errors[found] = np.sqrt(np.outer(spread, np.square(differences).sum(1)))
         freedoms[found] = freedom
-    return effects, errors, freedoms
+    return effects, np.nan_to_num(errors, nan=np.inf), np.nan_to_num(freedoms)
 
 
 def _equal_variances(variances: Array, freedoms: Array) -> NDArray[np.bool_]:

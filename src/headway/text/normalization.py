@@ -234,19 +234,23 @@ def _needed_or_invisible() -> Any:
     """Return a pattern that matches invisible characters. Group 1 matches if the character is needed in its context."""
     joining, unspaced, mongolian = (_letters_of(scripts.split()) for scripts in (_JOINING, _WITHOUT_SPACES, "Mong"))
     pictograph, tags = r"\p{Extended_Pictographic}", "[\U000e0020-\U000e007e]+\U000e007f"
-    # Normalization orders the marks of a letter by their classes, so any of them can stand next to the character.
+    # Composition orders the marks of a letter by their classes, so any of them can stand next to the character.
     marks = rf"[\p{{M}}--[{_INVISIBLE}]]*"
+    after_joining = rf"(?<={joining}{marks}|{mongolian}[\u180b-\u180d\u180f])"
+    before_joining, before_unspaced = (rf"(?:{kind}|{marks}[{kind}&&\p{{M}}])" for kind in (joining, unspaced))
     needed = (
-        rf"(?<={joining}{marks})\u200c(?=\u200c*{marks}{joining})",
-        rf"(?<={joining}{marks})\u200d|\u200d(?={marks}{joining})",
-        rf"(?<={pictograph}\ufe0f?|\p{{Emoji_Modifier}})\u200d(?={pictograph})",
+        rf"{after_joining}\u200c(?=\u200c*{before_joining})",
+        rf"{after_joining}\u200d|\u200d(?={before_joining})",
+        rf"(?<={pictograph}\ufe0f?|\p{{Emoji_Modifier}})\u200d(?={pictograph}(?![{_INVISIBLE}]*\u0338))",
         rf"(?<={pictograph})[\ufe0e\ufe0f]|(?<=[0-9#*])[\ufe0e\ufe0f](?=\u20e3)",
-        rf"(?<=[\p{{Han}}\p{{Sm}}\p{{So}}\p{{Phag}}\p{{Mymr}}]{marks})[\ufe00-\ufe0f\U000e0100-\U000e01ef]",
+        rf"(?<=[\p{{Han}}\p{{Sm}}\p{{So}}\p{{Phag}}\p{{Mymr}}]|[\p{{Mymr}}&&\p{{M}}]{marks})"
+        r"[\ufe00-\ufe0f\U000e0100-\U000e01ef]",
         rf"(?<={mongolian}{marks})[\u180b-\u180f]|\u180e(?={mongolian})",
         rf"(?<=\U0001f3f4){tags}",
-        rf"(?<={unspaced}{marks})\u200b(?=\u200b*{marks}{unspaced})",
+        rf"(?<={unspaced}{marks})\u200b(?=\u200b*{before_unspaced})",
     )
-    return _regex(rf"({'|'.join(needed)})|[{_INVISIBLE}]")
+    # Nothing else is tried at visible characters: a search backwards from each of them would take quadratic time.
+    return _regex(rf"(?=[{_INVISIBLE}])(?:({'|'.join(needed)})|[{_INVISIBLE}])")
 
 
 def _letters_of(scripts: Iterable[str]) -> str:
