@@ -199,8 +199,8 @@ class Tested:
 
     def verdict(self, level: float) -> Verdict:
         """Return the verdict of a test at ``level``."""
-        found, size = self.effect.interval(level), detectable(self.effect.error, self.effect.freedom, level)
-        return verdict(found, self.min_difference, size, self.regime, what=self.what, equal=self.equal)
+        interval, size = self.effect.interval(level), detectable(self.effect.error, self.effect.freedom, level)
+        return verdict(interval, self.min_difference, size, self.regime, what=self.what, equal=self.equal)
 
 
 def settle(judged: Sequence[Sequence[Verdict | Tested]]) -> list[tuple[Verdict, ...]]:
@@ -279,7 +279,7 @@ def _one_hot(labels: ArrayLike) -> Array:
     return np.eye(len(kinds))[numbers]
 
 
-def _design(variants: ArrayLike, seeds: ArrayLike) -> tuple[Array, int]:
+def _design_matrix(variants: ArrayLike, seeds: ArrayLike) -> tuple[Array, int]:
     """Return a column for each variant and for each further seed, and the degrees of freedom that are left."""
     design = np.hstack([_one_hot(variants), _one_hot(seeds)[:, 1:]])
     return design, len(design) - int(np.linalg.matrix_rank(design))
@@ -290,7 +290,7 @@ def planned_error(variants: Sequence[int], seeds: Sequence[int]) -> tuple[float,
 
     Seeds that only the baseline has tell little about the difference, because their own effect is unknown.
     """
-    design, freedom = _design(variants, seeds)
+    design, freedom = _design_matrix(variants, seeds)
     solve = np.linalg.pinv(design)
     return float(np.linalg.norm(solve[1] - solve[0])), freedom
 
@@ -317,19 +317,19 @@ def seed_effects(variants: Sequence[int], seeds: Sequence[int], values: Array) -
     pooled = _equal_variances(variances, counts - 1)
     for pattern in np.unique(pooled[pooled[:, 0]], axis=0):
         rows, runs = (pooled == pattern).all(1), one_hot @ pattern > 0
-        design, freedom = _design(np.array(variants)[runs], np.array(seeds)[runs])
+        design, freedom = _design_matrix(np.array(variants)[runs], np.array(seeds)[runs])
         solve, data = np.linalg.pinv(design), values[np.ix_(rows, runs)]
         differences = solve[1 : pattern.sum()] - solve[0]
         spread = np.square(data - data @ solve.T @ design.T).sum(1) / (freedom or np.nan)
-        found = np.ix_(rows, pattern[1:])
-        effects[found] = data @ differences.T
-        errors[found] = np.sqrt(np.outer(spread, np.square(differences).sum(1)))
-        freedoms[found] = freedom
+        cells = np.ix_(rows, pattern[1:])
+        effects[cells] = data @ differences.T
+        errors[cells] = np.sqrt(np.outer(spread, np.square(differences).sum(1)))
+        freedoms[cells] = freedom
     return effects, np.nan_to_num(errors, nan=np.inf), np.nan_to_num(freedoms)
 
 
 def _equal_variances(variances: Array, freedoms: Array) -> NDArray[np.bool_]:
-    """Return which variants share one variance (experiments x variants).
+    """Return which variants are assumed to have the same variance (experiments x variants).
 
     The variant whose variance differs most from that of all others is excluded while an F test finds a difference.
     """

@@ -109,7 +109,7 @@ def collapse_spaces(text: str) -> str:
 
 
 def remove_invisible(text: str) -> str:
-    """Return a text without unnecessary invisible characters (step 2, without composition)."""
+    """Return a text without unnecessary invisible characters (step 2, before the second composition)."""
     return text if _VISIBLE.fullmatch(text) else _remove_needless(text)
 
 
@@ -234,7 +234,7 @@ def _needed_or_invisible() -> Any:
     """Return a pattern that matches invisible characters. Group 1 matches if the character is needed in its context."""
     joining, unspaced, mongolian = (_letters_of(scripts.split()) for scripts in (_JOINING, _WITHOUT_SPACES, "Mong"))
     pictograph, tags = r"\p{Extended_Pictographic}", "[\U000e0020-\U000e007e]+\U000e007f"
-    # Composition orders the marks of a letter by their classes, so any of them can stand next to the character.
+    # NFC sorts the marks of a letter by their combining classes, so any of them can stand next to the character.
     marks = rf"[\p{{M}}--[{_INVISIBLE}]]*"
     after_joining = rf"(?<={joining}{marks}|{mongolian}[\u180b-\u180d\u180f])"
     before_joining, before_unspaced = (rf"(?:{kind}|{marks}[{kind}&&\p{{M}}])" for kind in (joining, unspaced))
@@ -249,7 +249,7 @@ def _needed_or_invisible() -> Any:
         rf"(?<=\U0001f3f4){tags}",
         rf"(?<={unspaced}{marks})\u200b(?=\u200b*{before_unspaced})",
     )
-    # Nothing else is tried at visible characters: a search backwards from each of them would take quadratic time.
+    # The first lookahead skips visible characters: a lookbehind at each mark of a long run would take quadratic time.
     return _regex(rf"(?=[{_INVISIBLE}])(?:({'|'.join(needed)})|[{_INVISIBLE}])")
 
 
